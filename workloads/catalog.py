@@ -36,9 +36,13 @@ ALGOPERF: dict[str, WorkloadSpec] = {
 
 # Workloads whose model predicts the next token of a text.
 DECODERS = tuple(name for name, entry in WORKLOADS.items() if entry.support.decoder)
-# A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
+# A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'. Python's source code, which
+# those of `pysource` are trained on, holds the answers.
 FINETUNED: dict[str, WorkloadSpec] = {
-    spec.name: spec for spec in finetuning_specs.specs(WORKLOADS[name] for name in DECODERS)
+    spec.name: spec
+    for spec in finetuning_specs.specs(
+        WORKLOADS[name] for name in DECODERS if WORKLOADS[name].data_name != "pysource"
+    )
 }
 
 # Names the folder of all data.

@@ -378,6 +378,7 @@ def _row(
         # Only runs that are not done can be counted.
         seeds = first_of_each_seed(run for run in trials if run.state != "done")
     asked = study, stage, variant
+    # The chosen point, too, has a result of its own among `points`: its comparisons are others.
     row = _at_point(*asked, point, seeds, is_lost, shown, chosen_by, problems)
     return dataclasses.replace(
         row,

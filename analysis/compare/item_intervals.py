@@ -40,14 +40,14 @@ def kept(table: ErrorTable) -> dict[answers.Key, answers.ItemRecord]:
     on the deciding split. Raises ValueError for damaged ones."""
     runs = [run for row in table.rows for run in table.runs(row, ("done",))]
     folders = {run.path if run.path.is_dir() else run.path.parent for run in runs}
-    found = {key: record for path in folders for key, record in answers.read(path).items()}
+    records = {key: record for path in folders for key, record in answers.read(path).items()}
     steps = {
         (run.variant, run.seed): (selection.best_step(run, table.chosen_by) or {}).get(STEP)
         for run in runs
     }
     return {
         key: record
-        for key, record in found.items()
+        for key, record in records.items()
         if (record.global_step, record.split) == (steps.get(key), table.decisive)
     }
 

@@ -27,9 +27,9 @@ LOST = ("crashed", "failed", "killed")
 def rows(cells: dict[str, Any], workload: str) -> Iterator[dict[str, Any]]:
     """Yields cells of a results file for each metric of a run. Raises ValueError if there is none
     of the validation or test, if the run has not ended, and if it has no seed."""
-    found = {name: match for name in cells if (match := METRIC.fullmatch(name))}
+    matches = {name: match for name in cells if (match := METRIC.fullmatch(name))}
     run, state = cells[NAME], cells.get("State", "finished")
-    if not run or not found:
+    if not run or not matches:
         raise ValueError("W&B's table of runs has Name and a metric such as val/loss or eval_loss")
     if state not in ("finished", *LOST):
         raise ValueError(f"run {run!r} is {state!r}: wait for its end, or leave the line out")
@@ -41,7 +41,7 @@ def rows(cells: dict[str, Any], workload: str) -> Iterator[dict[str, Any]]:
             "file of workload, variant, seed, metric and value"
         )
     variant = run[: ending.start()] if ending and ending[1] == seed else run
-    for name, match in found.items():
+    for name, match in matches.items():
         yield {
             "workload": workload,
             "variant": variant,

@@ -29,7 +29,7 @@ def thresholds(looks: tuple[int, ...], alpha: float) -> dict[int, float]:
     random = np.random.default_rng(0)
     sums, squares = np.zeros((2, STUDIES))
     undecided = np.full(STUDIES, True)
-    found = {}
+    levels = {}
     for before, n in zip((0, *looks), looks, strict=False):
         added = np.sqrt(n - before) * random.standard_normal(STUDIES)
         sums += added
@@ -44,5 +44,5 @@ def thresholds(looks: tuple[int, ...], alpha: float) -> dict[int, float]:
         undecided &= t < limit
         # Nothing is decided before the first look, so its threshold is what it may spend. Below
         # 1e-12, such as of 2 seeds before 1,000, nothing is spent, either.
-        found[n] = max(1e-12, float(2 * special.stdtr(n - 1, -limit) if before else spent))
-    return found
+        levels[n] = max(1e-12, float(2 * special.stdtr(n - 1, -limit) if before else spent))
+    return levels

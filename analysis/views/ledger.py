@@ -70,7 +70,7 @@ def page(tables: Sequence[ErrorTable]) -> pages.Page:
             f"{sentences.POWER}. Compute saved: what the baseline needs for the variant's result, "
             "over what the variant took, with a 95% interval. Commit: of trials. "
             "Started, at commit: date and commit of the start of the study.",
-            *sentences.together(tables),
+            *sentences.over_studies(tables),
             *sentences.caveats_of(tables),
         ),
         problems=tuple(problem for table in tables for problem in table.named_problems),

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
-from analysis.compare import failed_runs, frames, sensitivity
-from analysis.compare import together as together_all
+from analysis.compare import failed_runs, frames, sensitivity, together
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.verdicts import (
     LENGTHS_APART,
@@ -146,27 +145,27 @@ def _unfair(table: ErrorTable) -> Iterator[str]:
         )
 
 
-def together(tables: Sequence[ErrorTable]) -> Iterator[str]:
+def over_studies(tables: Sequence[ErrorTable]) -> Iterator[str]:
     """Yields sentences on the comparisons of several tables together: which verdicts one correction
     over all of them would take back, and which rows share runs of the baseline."""
     compared = [table for table in tables if table.comparisons]
     if len(compared) > 1:
-        told = [
+        verdicts = [
             (f"{variants.label(name)} ({table.study.name}, p = {pages.p_text(p)})", p)
-            for table, of_table in zip(tables, together_all.p_over_all(tables), strict=True)
+            for table, of_table in zip(tables, together.p_over_all(tables), strict=True)
             for name, p in of_table.items()
             if table.comparisons[name].verdict in ("better", "worse") and not math.isnan(p)
         ]
-        lost = [text for text, p in told if p >= comparisons.ALPHA]
+        lost = [text for text, p in verdicts if p >= comparisons.ALPHA]
         yield (
             f"Corrected over all {sum(table.family for table in compared)} comparisons of these "
-            f"studies at once (Holm), {len(told) - len(lost)} of {len(told)} verdicts stay"
+            f"studies at once (Holm), {len(verdicts) - len(lost)} of {len(verdicts)} verdicts stay"
             f"{'; not ' + ', '.join(lost) if lost else ''}."
         )
     shared = [
         f"{rows} rows of {', '.join(table.study.name for table in members)} with {runs} of "
         f"{members[0].baseline_label}"
-        for members, runs in together_all.shared_baselines(tables)
+        for members, runs in together.shared_baselines(tables)
         if (rows := sum(len(table.comparisons) for table in members)) > 1
     ]
     if shared:

@@ -378,7 +378,7 @@ def _notes(overview: Overview) -> Iterable[str]:
     reasons = sorted(set(overview.cells["withheld"][overview.cells["verdict"] == "withheld"]))
     if reasons:
         yield f"○: the verdict is withheld ({', '.join(reasons)})."
-    yield from sentences.together(overview.tables)
+    yield from sentences.over_studies(overview.tables)
     yield from sentences.caveats_of(overview.tables)
     partial = [
         f"{overview.headings[cell.column]}: {variants.label(cell.variant)} "

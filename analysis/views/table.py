@@ -4,7 +4,7 @@ per split, failed runs, the power analysis and the last evaluations."""
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,10 @@ def _corrected(table: ErrorTable) -> str:
 
 
 def _line(
-    table: ErrorTable, row: VariantResult, failures: failed_runs.FailedRuns
+    table: ErrorTable,
+    row: VariantResult,
+    failures: failed_runs.FailedRuns,
+    points: Mapping[int | None, str],
 ) -> dict[str, Any]:
     """Returns a variant's cells by their columns."""
     result, failed = table.of(row), failures.by_variant.get(row.variant)
@@ -119,7 +122,7 @@ def _line(
     perplexities = PERPLEXITY.shown(np.array(list(result.values.values())))
     line = {
         "label": row.label,
-        "point": sentences.points(table).get(row.point),
+        "point": points.get(row.point),
         "n": row.seeds,
         "failed": f"{failed.rate.count} of {failed.rate.n}" if failed else None,
         "perplexity": float(np.median(perplexities)) if result.values else math.nan,
@@ -157,7 +160,8 @@ def _verdicts(table: ErrorTable, failures: failed_runs.FailedRuns) -> pages.Tabl
     headings, form = _headings(table), f".{table.metric.digits}f"
     printed = [f"paper_{split}" for split in layout.SPLITS]
     measured = [f"median_{split}" for split in layout.SPLITS]
-    lines = [_line(table, row, failures) for row in table.rows]
+    points = sentences.points(table)
+    lines = [_line(table, row, failures, points) for row in table.rows]
     lines += [_reference_line(table, reference) for reference in table.references]
     frame = pd.DataFrame(lines, columns=[*headings])
     is_shown = {

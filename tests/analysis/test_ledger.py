@@ -210,17 +210,17 @@ def test_all_comparisons_are_corrected_at_once(hand_made):
 
 def test_verdicts_that_one_correction_takes_back_are_named(hand_made):
     tables = _three(hand_made)
-    (text, _) = sentences.together(tables)
+    (text, _) = sentences.over_studies(tables)
     assert "over all 4 comparisons" in text
     held = tables[1].comparisons["laser+temp"]
     assert held.p_holm < 0.05 < together.p_over_all(tables)[1]["laser+temp"]
     assert "1 of 2 verdicts stay; not LASER + temp (second, p = 0.0" in text
-    assert "at once" not in "".join(sentences.together(tables[:1]))
+    assert "at once" not in "".join(sentences.over_studies(tables[:1]))
 
 
 def test_rows_with_the_same_runs_of_the_baseline_are_named(hand_made):
     tables = _three(hand_made)
     assert together.shared_baselines(tables) == [(tables[:2], 4), (tables[2:], 4)]
     assert together.shared_baselines([tables[0], tables[2]]) == [(tables[:1], 4), (tables[2:], 4)]
-    *_, text = sentences.together(tables)
+    *_, text = sentences.over_studies(tables)
     assert "3 rows of first, second with 4 of Standard" in text

@@ -159,12 +159,12 @@ def test_check_says_what_figures_may_be_compared(prepared: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_python_with_less_text_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
+    tmp_path: Path, documents: list[pydoc_text.Document]
 ) -> None:
     few = [document for document in documents if document.name.startswith("topic:")]
-    monkeypatch.setattr(pydoc_text, "documents", lambda: few)
+    data = dataclasses.replace(pydoc_text.PYDOC, documents=lambda: few)
     with pytest.raises(DataError, match=r"gives \d+ records for train; 6800 are needed"):
-        pydoc_text.PYDOC.prepare(tmp_path)
+        data.prepare(tmp_path)
     assert not (tmp_path / "tokens.json").exists()
 
 

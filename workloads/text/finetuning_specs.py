@@ -49,10 +49,8 @@ def split(name: str) -> tuple[str, str]:
 
 
 def specs(decoders: Iterable[WorkloadSpec]) -> list[WorkloadSpec]:
-    """Returns a row for every decoder and suite. Models of Python's source code have none: it holds
-    the answers to questions about the documentation."""
-    known = [model for model in decoders if model.data_name != "pysource"]
-    return [_spec(model, suite) for model in known for suite in SUITES.values()]
+    """Returns a row for every decoder and suite."""
+    return [_spec(model, suite) for model in decoders for suite in SUITES.values()]
 
 
 def _spec(model: WorkloadSpec, suite: FinetuningSuite) -> WorkloadSpec:

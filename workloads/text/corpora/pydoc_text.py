@@ -187,22 +187,20 @@ UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 
 @dataclass(frozen=True, kw_only=True)
 class PydocText(small_data.SmallData):
-    """The documentation as token records.
+    """Documents as token records.
 
-    sizes: records by split; length: tokens of each; digest_type: of the ids whose SHA-256 is taken.
+    sizes: records by split; length: tokens of each; digest_type: of the ids whose SHA-256 is taken;
+    documents: makes all documents, in a fixed order.
     """
 
     sizes: Mapping[str, int]
     length: int
     digest_type: str
+    documents: Callable[[], list[Document]] = documents
 
     @property
     def names(self) -> list[str]:
         return [token_records.INFO_FILE, token_records.TOKENIZER_FILE, *self.sizes]
-
-    def documents(self) -> list[Document]:
-        """Returns all documents, in a fixed order."""
-        return documents()
 
     def _write(self, data_dir: Path, content: Any) -> dict[str, Any]:
         parts = split_documents(self.documents())
@@ -273,14 +271,6 @@ class PydocFinewebedu(PydocText):
         ]
 
 
-class PythonSource(PydocText):
-    """The source files themselves."""
-
-    def documents(self) -> list[Document]:
-        """Returns `source_documents`."""
-        return source_documents()
-
-
 PYDOC = PydocText(
     workload="pydoc_lm",
     note=(
@@ -301,7 +291,7 @@ PYDOC_FINEWEBEDU = PydocFinewebedu(
     length=LENGTH + 1,
     digest_type="<i4",
 )
-PYSOURCE = PythonSource(
+PYSOURCE = PydocText(
     workload="pysource_lm_164k",
     note=(
         "Stand-in: the source code of Python's own standard library, two million tokens, neither "
@@ -312,6 +302,7 @@ PYSOURCE = PythonSource(
     sizes={"train": 28_000, "validation": 1600, "test": 3200},
     length=LENGTH,
     digest_type="<u2",
+    documents=source_documents,
 )
 
 
