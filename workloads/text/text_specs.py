@@ -196,10 +196,10 @@ _C4: dict[str, tuple[str, float | None, str]] = {
 # Seconds of a step.
 _PYSOURCE: dict[str, float] = {
     "pysource_lm_57k": 0.011,
-    "pysource_lm_105k": 0.016,
-    "pysource_lm_164k": 0.022,
-    "pysource_lm_320k": 0.036,
-    "pysource_lm_722k": 0.068,
+    "pysource_lm_105k": 0.014,
+    "pysource_lm_164k": 0.019,
+    "pysource_lm_320k": 0.031,
+    "pysource_lm_722k": 0.055,
 }
 
 
