@@ -26,7 +26,7 @@ FAILED, N_OF_TEST = "Failed\nto train", "n of\ntest"
 ITEMS = (
     "Over seeds: what other seeds would give on these items (images, utterances, sequences). Over "
     "seeds and items: what other items of the same kind would give, too. Neither covers other "
-    "training data."
+    "training data; where points were chosen, only the former repeats the choice."
 )
 # How a column's numbers are printed, as in `Table.formats`; None for words.
 Form = str | Callable[[Any], str] | None

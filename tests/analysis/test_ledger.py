@@ -157,7 +157,7 @@ def test_a_table_of_the_evidence_is_that_of_its_file(study, printed):
     """But its column of compute, which other studies tell."""
     head, _, *lines = [re.split(r" ?\| ?", line)[1:-1] for line in printed.splitlines()]
     table = error_table.build(*read_each(LEDGER / study))
-    rows = frames.results(table, None).query("split == 'test'")
+    rows = frames.results(table, None).query("split == 'test' and kind == 'variant'")
     base = rows["mean"][rows["verdict"] == "baseline"].item()
     for cells, row in zip(lines, rows.itertuples(), strict=True):
         ends = row.difference, row.difference_low, row.difference_high
