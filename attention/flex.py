@@ -27,7 +27,6 @@ from attention.records import Kernel
 
 __all__ = ["Bias", "Mask", "Weighting", "check", "flex", "merge"]
 
-Array = jax.Array
 # The mixers whose weights they are.
 _WEIGHTINGS = {
     "softmax": "standard",
@@ -39,17 +38,18 @@ _WEIGHTINGS = {
 
 @inputs.promoting
 def flex(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
     *,
-    score: Callable[[Array, Array, Array, Mapping[str, Array]], Array] | None = None,
+    score: Callable[[jax.Array, jax.Array, jax.Array, Mapping[str, jax.Array]], jax.Array]
+    | None = None,
     weighting: str | Weighting = "softmax",
-    value_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
-    output_function: Callable[[Array, Mapping[str, Array]], Array] | None = None,
-    mask: str | Mask | Array | PairFunction | None = None,
-    bias: Array | Bias | None = None,
-    leaves: Mapping[str, tuple[str, Array]] | None = None,
+    value_function: Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array] | None = None,
+    output_function: Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array] | None = None,
+    mask: str | Mask | jax.Array | PairFunction | None = None,
+    bias: jax.Array | Bias | None = None,
+    leaves: Mapping[str, tuple[str, jax.Array]] | None = None,
     scale: float | None = None,
     kernel: str | Kernel = "xla",
     tiles: Mapping[str, Mapping[str, int]] | None = None,
@@ -97,7 +97,7 @@ def flex(
 
 
 @inputs.promoting
-def merge(outputs: Iterable[Array], lses: Iterable[Array]) -> tuple[Array, Array]:
+def merge(outputs: Iterable[jax.Array], lses: Iterable[jax.Array]) -> tuple[jax.Array, jax.Array]:
     """Returns attention over all keys, as `flex` with return_lse, from parts of the keys.
 
     outputs [..., T, H, Dv], lses [..., H, T]: those of each part, in lists or along a first axis.
@@ -127,12 +127,12 @@ def merge(outputs: Iterable[Array], lses: Iterable[Array]) -> tuple[Array, Array
     return output.astype(dtype), _lse(functions.log_mass(top, total, is_nothing))
 
 
-def _lse(log_sums: Array) -> Array:
+def _lse(log_sums: jax.Array) -> jax.Array:
     """Returns s with −∞, not ∞, for a row without mass."""
     return jnp.where(log_sums == jnp.inf, -jnp.inf, log_sums)
 
 
-def _pair(result: Any, with_lse: bool) -> tuple[Array, Array | None]:
+def _pair(result: Any, with_lse: bool) -> tuple[jax.Array, jax.Array | None]:
     """Returns a backend's sum and s, None without `with_lse`.
 
     Raises ValueError for a backend of the caller's own that ignores `Problem.with_lse`.
@@ -147,7 +147,7 @@ def _pair(result: Any, with_lse: bool) -> tuple[Array, Array | None]:
     return result
 
 
-def _symbolic(mask: str | Mask | Array | PairFunction | None) -> Mask | Array | None:
+def _symbolic(mask: str | Mask | jax.Array | PairFunction | None) -> Mask | jax.Array | None:
     """Returns a mask as `make_call` takes it. Raises ValueError for a word but 'causal'."""
     if callable(mask):
         _check_hash("mask", mask)
@@ -163,7 +163,7 @@ def _symbolic(mask: str | Mask | Array | PairFunction | None) -> Mask | Array | 
 
 
 def _scores(
-    score: Callable[..., Array] | None, kinds: tuple[tuple[str, str], ...]
+    score: Callable[..., jax.Array] | None, kinds: tuple[tuple[str, str], ...]
 ) -> tuple[Score, ...]:
     """Returns the score function, if there is one; kinds: (name, kind) of each leaf that it reads.
 
@@ -188,7 +188,7 @@ def _check_hash(name: str, function: Callable[..., Any]) -> None:
 def _with_weighting(
     call: Call,
     weighting: str | Weighting,
-    leaves: dict[str, tuple[str, Array]],
+    leaves: dict[str, tuple[str, jax.Array]],
     with_lse: bool,
 ) -> tuple[Call, Weighting]:
     """Returns the call with the weighting's mask and sink, and the weighting without the sink.
@@ -225,8 +225,8 @@ def _with_weighting(
 
 
 def _transform(
-    value_function: Callable[[Array, Mapping[str, Array]], Array] | None,
-    output_function: Callable[[Array, Mapping[str, Array]], Array] | None,
+    value_function: Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array] | None,
+    output_function: Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array] | None,
     channels: tuple[str, ...],
 ) -> Transform | None:
     """Returns the checked functions of values and outputs, None without any.
@@ -253,11 +253,11 @@ def _transform(
 
 def _mean(
     transform: Transform | None,
-    query: Array,
-    channels: Mapping[str, Array],
+    query: jax.Array,
+    channels: Mapping[str, jax.Array],
     with_lse: bool,
     weighted_sum: Callable[..., Any],
-    value: Array,
+    value: jax.Array,
     masks: Masks,
     **_: Any,
 ) -> Any:
@@ -282,7 +282,7 @@ def _mean(
 
 
 def check(
-    query: Array, key: Array, value: Array, *, kernel: str = "fused", **settings: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, *, kernel: str = "fused", **settings: Any
 ) -> None:
     """Raises ValueError for what `flex` refuses with this kernel on every device; needs no device.
 
@@ -291,7 +291,7 @@ def check(
     made, limits = records.kernel(kernel), backends.KERNELS[kernel]
 
     def refuse(
-        problem: Problem, value: Array, transform: Transform | None = None, *_: Any, **__: Any
+        problem: Problem, value: jax.Array, transform: Transform | None = None, *_: Any, **__: Any
     ) -> Any:
         backends.check_needs(kernel, problem.needs)
         made.check(problem, transform)
@@ -310,11 +310,11 @@ def check(
     jax.eval_shape(functools.partial(flex, kernel=checking, **settings), query, key, value)
 
 
-def _same(array: Array, c: Mapping[str, Array]) -> Array:
+def _same(array: jax.Array, c: Mapping[str, jax.Array]) -> jax.Array:
     return array
 
 
-def _checked(leaves: Mapping[str, Any], call: Call) -> dict[str, tuple[str, Array]]:
+def _checked(leaves: Mapping[str, Any], call: Call) -> dict[str, tuple[str, jax.Array]]:
     """Returns the kinds and arrays of leaves by name, a scalar as a number for each head.
 
     Raises ValueError unless each is (kind, array) and fits the call.

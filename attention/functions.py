@@ -29,9 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = jax.Array
 # Leaves of a function, by their name.
-Leaves = Mapping[str, Array]
+Leaves = Mapping[str, jax.Array]
 KINDS = ("head", "row", "column", "channel")
 # A hidden logit, and where a row's maximum begins: above what hides, so that the weights of a row
 # that sees nothing are exp(−∞), not exp(0).
@@ -62,13 +61,13 @@ class Weighting:
     [..., H, T, S], for diagnostics; None if there is no closed form.
     """
 
-    weights: Callable[..., Array]
-    mass: Callable[[Array, Any], Array] | None = None
+    weights: Callable[..., jax.Array]
+    mass: Callable[[jax.Array, Any], jax.Array] | None = None
     same: bool = False
     floor: float | None = None
     start: float | str | None = None
-    left: Callable[[Array], Array] | None = None
-    jacobian_norm: Callable[[Array], Array] | None = None
+    left: Callable[[jax.Array], jax.Array] | None = None
+    jacobian_norm: Callable[[jax.Array], jax.Array] | None = None
     scales: bool = True
 
     def __post_init__(self) -> None:
@@ -91,10 +90,10 @@ class Dropout(NamedTuple):
     """What share of the weights becomes 0, and the seed of each head's, int32 [..., H]."""
 
     rate: float
-    seeds: Array
+    seeds: jax.Array
 
 
-def is_kept(rate: float, seed: Any, queries: Array, keys: Array) -> Array:
+def is_kept(rate: float, seed: Any, queries: jax.Array, keys: jax.Array) -> jax.Array:
     """Returns which weights dropout keeps.
 
     A hash of each pair of indices is compared with the rate: `scrambled` of either index with the
@@ -105,7 +104,7 @@ def is_kept(rate: float, seed: Any, queries: Array, keys: Array) -> Array:
     return bits >= jnp.int32(min(round(rate * 2**32), 2**32 - 1) - 2**31)
 
 
-def scrambled(bits: Array) -> Array:
+def scrambled(bits: jax.Array) -> jax.Array:
     """Returns int32 bits after both multiplications of MurmurHash3's finaliser.
 
     Appleby, public domain. The finaliser's last exclusive or is left out.
@@ -113,7 +112,7 @@ def scrambled(bits: Array) -> Array:
     return _half_round(_half_round(bits, 16, -2048144789), 13, -1028477387)
 
 
-def _half_round(bits: Array, shift: int, factor: int) -> Array:
+def _half_round(bits: jax.Array, shift: int, factor: int) -> jax.Array:
     return (bits ^ jax.lax.shift_right_logical(bits, jnp.int32(shift))) * jnp.int32(factor)
 
 
@@ -123,12 +122,14 @@ class Score(NamedTuple):
     kinds: (name, kind) of each leaf that it is given. may_hide: it may return −∞.
     """
 
-    function: Callable[..., Array]
+    function: Callable[..., jax.Array]
     hyperparameters: tuple[tuple[str, Any], ...] = ()
     kinds: tuple[tuple[str, str], ...] = ()
     may_hide: bool = False
 
-    def __call__(self, logits: Array, queries: Array, keys: Array, leaves: Leaves) -> Array:
+    def __call__(
+        self, logits: jax.Array, queries: jax.Array, keys: jax.Array, leaves: Leaves
+    ) -> jax.Array:
         """Returns the logits as it leaves them; leaves in shapes that broadcast to theirs."""
         result = self.function(logits, queries, keys, leaves, **dict(self.hyperparameters))
         return fitted(self.name, result, logits)
@@ -149,7 +150,7 @@ class Fitted:
     what: str
     function: Callable[..., Any]
 
-    def __call__(self, array: Array, *arguments: Any) -> Array:
+    def __call__(self, array: jax.Array, *arguments: Any) -> jax.Array:
         """Returns `fitted` of the function's result."""
         return fitted(self.what, self.function(array, *arguments), array)
 
@@ -158,7 +159,7 @@ class UnfitResultError(ValueError):
     """A function returns what is no array of real numbers of the shape that it must have."""
 
 
-def fitted(what: str, result: Any, like: Array) -> Array:
+def fitted(what: str, result: Any, like: jax.Array) -> jax.Array:
     """Returns a function's result, broadcast to the shape of `like` and in its dtype.
 
     Raises UnfitResultError, naming the function, unless it is a real number or an array of real
@@ -195,21 +196,23 @@ class Transform(NamedTuple):
     place of values that no query sees, 0 if it is ''.
     """
 
-    value: Callable[[Array, Leaves], Array]
-    output: Callable[[Array, Leaves], Array]
-    value_slope: Callable[[Array, Array, Leaves], Array] | None = None
-    output_slope: Callable[[Array, Leaves], Array] | None = None
-    leaves: Callable[..., dict[str, Array]] | None = None
+    value: Callable[[jax.Array, Leaves], jax.Array]
+    output: Callable[[jax.Array, Leaves], jax.Array]
+    value_slope: Callable[[jax.Array, jax.Array, Leaves], jax.Array] | None = None
+    output_slope: Callable[[jax.Array, Leaves], jax.Array] | None = None
+    leaves: Callable[..., dict[str, jax.Array]] | None = None
     names: tuple[str, ...] = ()
     filler: str = ""
 
-    def pull_value(self, cotangent: Array, value: Array, raised: Array, c: Leaves) -> Array:
+    def pull_value(
+        self, cotangent: jax.Array, value: jax.Array, raised: jax.Array, c: Leaves
+    ) -> jax.Array:
         """Returns dV from dF, all [n, Dv] float32; `raised`: F."""
         if self.value_slope is not None:
             return cotangent * self.value_slope(value, raised, c)
         return jax.vjp(lambda v: self.value(v, c), value)[1](cotangent)[0]
 
-    def pull_output(self, cotangent: Array, means: Array, c: Leaves) -> Array:
+    def pull_output(self, cotangent: jax.Array, means: jax.Array, c: Leaves) -> jax.Array:
         """Returns dR from the output's cotangent, [n, Dv] float32."""
         if self.output_slope is not None:
             return cotangent * self.output_slope(means, c)
@@ -234,7 +237,7 @@ class Functions:
         """Returns the names of the channel leaves, sorted."""
         return () if self.transform is None else tuple(sorted(self.transform.names))
 
-    def flattened(self, leaves: tuple[Leaves, ...]) -> list[Array]:
+    def flattened(self, leaves: tuple[Leaves, ...]) -> list[jax.Array]:
         """Returns the leaves of all score functions one after the other, by name in each."""
         names = [sorted(name for name, _ in score.kinds) for score in self.score]
         return [named[name] for named, listed in zip(leaves, names, strict=True) for name in listed]
@@ -245,7 +248,9 @@ class Functions:
             return None
         return self.transform.value(jnp.zeros(shape, jnp.float32), channels())
 
-    def scored(self, logits: Array, indices: tuple[Array, Array], leaves: list[Array]) -> Array:
+    def scored(
+        self, logits: jax.Array, indices: tuple[jax.Array, jax.Array], leaves: list[jax.Array]
+    ) -> jax.Array:
         """Returns the logits after all score functions; leaves as `flattened` lists them."""
         rest = iter(leaves)
         for score in self.score:
@@ -253,8 +258,8 @@ class Functions:
         return logits
 
     def weigh(
-        self, logits: Array, s: Any, visible: Array | None, hidden: float = HIDDEN
-    ) -> tuple[Array, Array | None]:
+        self, logits: jax.Array, s: Any, visible: jax.Array | None, hidden: float = HIDDEN
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Returns a tile's weights and masses, 0 where a key is not `visible` (None: all are), or a
         score function made its logit −∞.
 
@@ -279,16 +284,16 @@ class Functions:
 
     def pulled(
         self,
-        logits: Array,
-        indices: tuple[Array, Array],
-        leaves: list[Array],
-        visible: Array | None,
+        logits: jax.Array,
+        indices: tuple[jax.Array, jax.Array],
+        leaves: list[jax.Array],
+        visible: jax.Array | None,
         s: Any,
-        bar: Array,
+        bar: jax.Array,
         delta: Any,
         kinds: tuple[str, ...] = KINDS,
-        kept: Array | None = None,
-    ) -> tuple[Array, Array, list[Array]]:
+        kept: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
         """Returns a tile's weights, the gradient of its scaled logits, and of leaves of `kinds`.
 
         bar: the gradient of the weights by their product with F alone, G·Fᵀ; delta: δ; kept: the
@@ -302,7 +307,7 @@ class Functions:
         elif weighting.mass is not None:
             lost = jnp.broadcast_to(-delta, bar.shape)
 
-        def weighed(logits: Array, changed: list[Array]) -> Any:
+        def weighed(logits: jax.Array, changed: list[jax.Array]) -> Any:
             every = list(leaves)
             for n, leaf in zip(moved, changed, strict=True):
                 every[n] = leaf
@@ -314,7 +319,7 @@ class Functions:
         return weights if kept is None else _where(kept, weights), *pull(bars)
 
 
-def exponential(logits: Array, s: Array) -> Array:
+def exponential(logits: jax.Array, s: jax.Array) -> jax.Array:
     """Returns e^(l − s), the softmax's weights and masses."""
     return jnp.exp(logits - s)
 
@@ -325,14 +330,14 @@ def with_factor(weighting: Weighting) -> Weighting:
     if weighting.scales or weighting.mass is None:
         return weighting
 
-    def times_factor(function: Callable[..., Array]) -> Callable[..., Array]:
+    def times_factor(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         return lambda logits, s: function(logits, jnp.zeros_like(s)) * jnp.exp(-s)
 
     weights, mass = times_factor(weighting.weights), times_factor(weighting.mass)
     return dataclasses.replace(weighting, weights=weights, mass=mass)
 
 
-def _where(visible: Array, array: Array) -> Array:
+def _where(visible: jax.Array, array: jax.Array) -> jax.Array:
     return jnp.where(visible, array, 0.0)
 
 
@@ -400,12 +405,14 @@ def least(weighting: Weighting, start: Any) -> Any:
     return functools.reduce(jnp.maximum, bounds)
 
 
-def log_mass(top: Array, total: Array, is_nothing: Array) -> Array:
+def log_mass(top: jax.Array, total: jax.Array, is_nothing: jax.Array) -> jax.Array:
     """Returns s = top + log total of each row, ∞ where it has no mass; all [..., T, 1]."""
     return jnp.where(is_nothing, jnp.inf, top + jnp.log(jnp.where(is_nothing, 1, total)))
 
 
-def rows(weighting: Weighting, logits: Array, with_lse: bool = False) -> tuple[Array, Array | None]:
+def rows(
+    weighting: Weighting, logits: jax.Array, with_lse: bool = False
+) -> tuple[jax.Array, jax.Array | None]:
     """Returns the weights of whole rows, [..., T, S], and `with_lse` their `log_mass`.
 
     Hidden logits are the lowest finite number, and those keys have weight 0. A sink comes as a key

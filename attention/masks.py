@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-Array = jax.Array
 # Of (query_index, key_index), element by element: True where the query sees the key.
-PairFunction = Callable[[Array, Array], Array]
+PairFunction = Callable[[jax.Array, jax.Array], jax.Array]
 
 # A mask written as a bias: −1e4 (BERT, GPT-NeoX; −9984 in bfloat16), −1e9 and −1e10 (T5), float16's
 # minimum −65504, −∞. The weight of such a key is exactly 0 in every dtype, but LASER must also keep
@@ -34,11 +33,11 @@ class Bias(NamedTuple):
     dense broadcasts to [..., H, T, S]; row [..., H, T] and column [..., H, S] need no T×S array.
     """
 
-    dense: Array | None = None
-    row: Array | None = None
-    column: Array | None = None
+    dense: jax.Array | None = None
+    row: jax.Array | None = None
+    column: jax.Array | None = None
 
-    def parts(self) -> Iterator[Array]:
+    def parts(self) -> Iterator[jax.Array]:
         """Yields arrays that broadcast to [..., H, T, S], whose sum is the bias."""
         if self.dense is not None:
             yield self.dense
@@ -47,7 +46,7 @@ class Bias(NamedTuple):
         if self.column is not None:
             yield self.column[..., None, :]
 
-    def plus(self, row: Array, column: Array) -> "Bias":
+    def plus(self, row: jax.Array, column: jax.Array) -> "Bias":
         """Returns the bias with `row` and `column` added to its own."""
         row = row if self.row is None else self.row + row
         column = column if self.column is None else self.column + column
@@ -61,7 +60,7 @@ class Bias(NamedTuple):
             _repeated(self.column, -2, times),
         )
 
-    def hidden(self) -> Array | None:
+    def hidden(self) -> jax.Array | None:
         """Returns where the bias hides a key, bool, or None where it has no part that can.
 
         That is the dense part, the columns, or their sum; a positive part does not bring a key
@@ -77,13 +76,13 @@ class Bias(NamedTuple):
         """
         return self._replace(row=None) if is_softmax and not has_sink else self
 
-    def with_idle_rows(self, log_sums: Array, is_softmax: bool, has_sink: bool) -> Array:
+    def with_idle_rows(self, log_sums: jax.Array, is_softmax: bool, has_sink: bool) -> jax.Array:
         """Returns logarithms of masses [..., H, T] plus the rows that `without_idle_rows` drops."""
         if self.row is None or self.without_idle_rows(is_softmax, has_sink).row is not None:
             return log_sums
         return log_sums + self.row
 
-    def whole(self) -> Array | None:
+    def whole(self) -> jax.Array | None:
         """Returns one array that broadcasts to [..., H, T, S], or None."""
         parts = list(self.parts())
         return functools.reduce(operator.add, parts) if parts else None
@@ -105,12 +104,12 @@ class Mask:
     causal: bool = dataclasses.field(default=False, metadata=_STATIC)
     strict: bool = dataclasses.field(default=False, metadata=_STATIC)
     width: int | None = dataclasses.field(default=None, metadata=_STATIC)
-    segments: tuple[Array, Array] | None = None
-    keys: Array | None = None
-    dense: Array | None = None
-    hidden: Array | None = None
+    segments: tuple[jax.Array, jax.Array] | None = None
+    keys: jax.Array | None = None
+    dense: jax.Array | None = None
+    hidden: jax.Array | None = None
     functions: tuple[PairFunction, ...] = dataclasses.field(default=(), metadata=_STATIC)
-    lower: Array | None = None
+    lower: jax.Array | None = None
 
     @staticmethod
     def of(function: PairFunction) -> "Mask":
@@ -147,7 +146,7 @@ class Mask:
             hidden=_repeated(self.hidden, -3, times),
         )
 
-    def parts(self, queries: int, keys: int) -> Iterator[Array]:
+    def parts(self, queries: int, keys: int) -> Iterator[jax.Array]:
         """Yields bool arrays with at least the axes [H, T, S], whose intersection it is."""
         for pairs in (self.dense, None if self.hidden is None else ~self.hidden):
             if pairs is not None:
@@ -172,14 +171,14 @@ class Mask:
         yield near[None]
 
 
-def seen(functions: tuple[PairFunction, ...], queries: Array, keys: Array) -> Array:
+def seen(functions: tuple[PairFunction, ...], queries: jax.Array, keys: jax.Array) -> jax.Array:
     """Returns which pairs all functions show, bool of the shape to which the indices broadcast."""
     shown = [function(queries, keys) for function in functions]
     shape = jnp.broadcast_shapes(queries.shape, keys.shape)
     return jnp.broadcast_to(functools.reduce(operator.and_, shown), shape)
 
 
-def check_boolean(name: str, mask: Array) -> None:
+def check_boolean(name: str, mask: jax.Array) -> None:
     """Raises ValueError unless a mask is of booleans: 0 hides in one of numbers that says where to
     look, and shows in one that is added. A traced one cannot be looked at."""
     dtype = getattr(mask, "dtype", None)
@@ -192,30 +191,30 @@ def check_boolean(name: str, mask: Array) -> None:
 
 
 def _both(
-    first: Array | None,
-    second: Array | None,
-    together: Callable[[Array, Array], Array],
-) -> Array | None:
+    first: jax.Array | None,
+    second: jax.Array | None,
+    together: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array | None:
     """Returns what two parts are `together`, either of which may be None."""
     if first is None or second is None:
         return second if first is None else first
     return together(first, second)
 
 
-def _intersection(first: Array, second: Array) -> Array:
+def _intersection(first: jax.Array, second: jax.Array) -> jax.Array:
     for mask in (first, second):
         check_boolean("mask", mask)
     return first & second
 
 
-def _repeated(array: Array | None, axis: int, times: int) -> Array | None:
+def _repeated(array: jax.Array | None, axis: int, times: int) -> jax.Array | None:
     """Returns an array with the entries of a heads' axis repeated, one that has none as it is."""
     if array is None or array.ndim < -axis or array.shape[axis] == 1:
         return array
     return repeated(array, axis, times)
 
 
-def repeated(array: Array, axis: int, times: int) -> Array:
+def repeated(array: jax.Array, axis: int, times: int) -> jax.Array:
     """Returns an array with each entry of an axis, counted from the end, `times` in a row.
 
     jnp.repeat does the same, but asks for the sharding on a mesh with explicit axes.
@@ -226,7 +225,7 @@ def repeated(array: Array, axis: int, times: int) -> Array:
     return wide.reshape((*before[:-1], before[-1] * times, *after))
 
 
-def lying(array: Array, axes: tuple[Any, ...]) -> Array:
+def lying(array: jax.Array, axes: tuple[Any, ...]) -> jax.Array:
     """Returns an array divided over a mesh with explicit axes as `axes` say, of each of its own."""
     sharding = jax.typeof(array).sharding
     if tuple(sharding.spec) == axes:
@@ -244,10 +243,10 @@ class Masks(NamedTuple):
     sink: the logit of a key of value 0 beside them, as in `attention.call.Call`.
     """
 
-    pairs: Array | None = None
-    keys: Array | None = None
-    rows: Array | None = None
-    sink: Array | None = None
+    pairs: jax.Array | None = None
+    keys: jax.Array | None = None
+    rows: jax.Array | None = None
+    sink: jax.Array | None = None
 
 
 def merged(mask: Mask, queries: int, keys: int) -> Masks:

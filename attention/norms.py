@@ -3,15 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-Array = jax.Array
 
-
-def layer_norm(array: Array, epsilon: float) -> Array:
+def layer_norm(array: jax.Array, epsilon: float) -> jax.Array:
     """Returns entries of mean 0 and variance 1, [..., D] (arXiv:1607.06450)."""
     return rms_norm(array - jnp.mean(array, axis=-1, keepdims=True), epsilon)
 
 
-def rms_norm(array: Array, epsilon: float) -> Array:
+def rms_norm(array: jax.Array, epsilon: float) -> jax.Array:
     """Returns entries over their root mean square, [..., D] (arXiv:1910.07467)."""
     mean_square = jnp.mean(jnp.square(array), axis=-1, keepdims=True)
     return array * jax.lax.rsqrt(mean_square + epsilon)

@@ -30,9 +30,6 @@ from attention.kernels import core
 from attention.kernels.inputs import per_query_head
 from attention.masks import Bias, Masks, merged
 
-Array = jax.Array
-
-
 # Compared, not traced: what jit gives back as it is.
 _STATIC = {"static": True}
 
@@ -50,9 +47,9 @@ class Layer:
     would hold here (`attention.mixers.laser_shift`). mixer: its name in the table.
     """
 
-    query: Array
-    key: Array
-    value: Array
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
     bias: Bias
     masks: Masks
     leaves: tuple[Leaves, ...]
@@ -74,7 +71,7 @@ class Layer:
         """How the mixer's logits become weights."""
         return records.mixer(self.mixer).weighting_of(self.key.shape[-3], self.query.dtype)
 
-    def weights(self) -> Array:
+    def weights(self) -> jax.Array:
         """Returns the mixer's weights, of `shape`, float32, before dropout; 0 where hidden.
 
         Weights of a row that sees nothing are undefined; `masks` says which rows those are.
@@ -84,7 +81,7 @@ class Layer:
         masks = self.masks.pairs
         return core.weights_of(settings, self.query, key, self.bias, masks, self.leaves, sink)
 
-    def visible(self) -> Array:
+    def visible(self) -> jax.Array:
         """Returns which weights are of a key that the query sees, or of a sink; bool of `shape`."""
         pairs = jnp.ones((), bool) if self.masks.pairs is None else self.masks.pairs
         (*rows, whole), keys = self.shape, self.key.shape[-3]
@@ -95,7 +92,7 @@ class Layer:
 class Probed:
     """The calls so far, `layers`, in order."""
 
-    def __init__(self, probes: Sequence[Array] | None) -> None:
+    def __init__(self, probes: Sequence[jax.Array] | None) -> None:
         self.layers: list[Layer] = []
         self.probes = probes
         self.paths: list[str] = []
@@ -142,7 +139,7 @@ _ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed"
 
 
 @contextlib.contextmanager
-def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
+def probed(probes: Sequence[jax.Array] | None = None) -> Iterator[Probed]:
     """Yields a `Probed`, which gets a `Layer` for each attention call inside the context.
 
     probes: the arrays of `zero_probes` for the same calls, added to the logits. Without them
@@ -177,6 +174,6 @@ def record(call: Call, **fields: Any) -> Call:
     return call if active is None else active.add(call, **fields)
 
 
-def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:
+def zero_probes(layers: Sequence[Layer]) -> tuple[jax.Array, ...]:
     """Returns zeros of the layers' logits; the layers may be shapes from `jax.eval_shape`."""
     return tuple(jnp.zeros(layer.shape, core.accumulator(layer.query.dtype)) for layer in layers)

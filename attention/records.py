@@ -15,9 +15,8 @@ from attention import backends, table
 from attention.functions import Transform, Weighting
 from attention.masks import Mask
 
-Array = jax.Array
 # Learned leaves and constants of a part, by `Leaf.path`.
-Leaves = Mapping[str, Array]
+Leaves = Mapping[str, jax.Array]
 Record = TypeVar("Record")
 # Sizes of a backend's tiles: ((kernel, ((size, number), ...)), ...).
 Tiles = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
@@ -35,7 +34,7 @@ class Leaf(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    start: Callable[..., Array] = jax.nn.initializers.zeros
+    start: Callable[..., jax.Array] = jax.nn.initializers.zeros
     is_learned: bool = True
 
 
@@ -69,20 +68,20 @@ class Mixer:
     `check` shows ours.
     """
 
-    formula: Callable[..., Array]
-    mean: Callable[..., Array]
+    formula: Callable[..., jax.Array]
+    mean: Callable[..., jax.Array]
     weighting: Weighting | Callable[[int, Any], Weighting]
-    host_mean: Callable[..., Array] | None = None
+    host_mean: Callable[..., jax.Array] | None = None
     mask: Mask = dataclasses.field(default_factory=Mask)
     leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
     inputs: Callable[..., Any] | None = None
     formula_inputs: Callable[..., Any] | None = None
-    values: Callable[[Array], Array] | None = None
-    output: Callable[..., Array] | None = None
+    values: Callable[[jax.Array], jax.Array] | None = None
+    output: Callable[..., jax.Array] | None = None
     splits: bool = False
     transform: Callable[[Any], Transform] | None = None
     bfloat16_allowance: float = 1.0
-    paper: Mapping[str, Callable[..., Array]] = dataclasses.field(default_factory=dict)
+    paper: Mapping[str, Callable[..., jax.Array]] = dataclasses.field(default_factory=dict)
 
     def weighting_of(self, keys: int, dtype: Any) -> Weighting:
         """Returns how logits of so many keys become weights, the inputs being of `dtype`."""
@@ -113,7 +112,7 @@ class Modifier:
     formula: Callable[..., Any]
     leaves: Callable[..., Sequence[Leaf]] = lambda *_, **__: ()
     precedence: int = 80
-    keeps: Callable[..., Array] | None = None
+    keeps: Callable[..., jax.Array] | None = None
     bfloat16_allowance: float = 1.0
 
 
@@ -133,7 +132,7 @@ class Kernel:
     `tiles`, as `with_tiles` makes them.
     """
 
-    call: Callable[..., Array]
+    call: Callable[..., jax.Array]
     span: float
     float32_sums: bool
     transforms: bool = False

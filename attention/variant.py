@@ -22,7 +22,6 @@ from attention.kernels.library import SPAN
 from attention.masks import Bias, Mask, Masks
 from attention.records import Leaf, Modifier
 
-Array = jax.Array
 # Gives the learned leaves that a part declares, by path.
 LeafSource = Callable[[Sequence[Leaf]], Leaves]
 
@@ -99,18 +98,18 @@ class Variant:
 
     def __call__(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | Bias | None = None,
-        mask: Array | Mask | None = None,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | Bias | None = None,
+        mask: jax.Array | Mask | None = None,
         *,
         is_causal: bool = False,
-        x: Array | None = None,
-        layer: LayerIndex | int | Array | None = None,
+        x: jax.Array | None = None,
+        layer: LayerIndex | int | jax.Array | None = None,
         deterministic: bool | None = None,
         **settings: Any,
-    ) -> Array:
+    ) -> jax.Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
         key and value may have fewer heads than the query. settings: other keywords of flax's
@@ -143,17 +142,17 @@ class Variant:
         self,
         call: Call,
         *,
-        leaves: Mapping[str, Array] | LeafSource | None = None,
+        leaves: Mapping[str, jax.Array] | LeafSource | None = None,
         scale: float | None = None,
-        scale_query: Callable[[Array], Array] | None = None,
+        scale_query: Callable[[jax.Array], jax.Array] | None = None,
         precision: jax.lax.PrecisionLike = None,
         broadcast_dropout: bool = True,
-        dropout_rng: Array | None = None,
+        dropout_rng: jax.Array | None = None,
         dropout_rate: float = 0.0,
         deterministic: bool = False,
         dtype: Any = None,
         **flax_only: Any,
-    ) -> tuple[Array, Memory]:
+    ) -> tuple[jax.Array, Memory]:
         """Returns the output [..., T, H, Dv], in the query's dtype, and the memory to hand on.
 
         call: from `inputs.make_call`, with `memory` from the layer before ({} or `empty_memory` in
@@ -197,7 +196,7 @@ class Variant:
             source.check_unused()
         return output, changed.memory or {}
 
-    def leaves(self, call: Call, key: Array | None = None) -> dict[str, Array]:
+    def leaves(self, call: Call, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Returns the learned leaves of a layer at their start, float32, by path: "gate/scale".
 
         call: one like the layer's; of its arrays only shapes and dtypes count. key: of starts that
@@ -212,7 +211,7 @@ class Variant:
         jax.eval_shape(lambda: self.attend(call, leaves=collect))
         return {path: _start(self.name, leaf, key) for path, leaf in declared.items()}
 
-    def empty_memory(self, value: Array) -> Memory:
+    def empty_memory(self, value: jax.Array) -> Memory:
         """Returns what `attend` is given as memory in a first layer whose index is traced.
 
         value: an array like the layers' values, [..., S, K, Dv].
@@ -237,12 +236,12 @@ class Variant:
     @inputs.promoting
     def through_host(
         self,
-        weighted_mean: Callable[[Array], Array],
+        weighted_mean: Callable[[jax.Array], jax.Array],
         call: Call,
         *,
         masks: Masks,
         sums_to_one: bool,
-    ) -> Array:
+    ) -> jax.Array:
         """Returns the output [..., T, H, Dv], in the value's dtype, by somebody else's softmax.
 
         The model keeps its logits, masks and dropout; it got query, key and value of `call` from
@@ -296,7 +295,9 @@ class Variant:
             every.append(leaves)
         return tuple(scores), tuple(every)
 
-    def _finished(self, output: Array, call: Call, leaves: Leaves, source: LeafSource) -> Array:
+    def _finished(
+        self, output: jax.Array, call: Call, leaves: Leaves, source: LeafSource
+    ) -> jax.Array:
         """Returns the output after the mixer's own step and modifiers, in the query's dtype."""
         mixer = records.mixer(self.mixer)
         if mixer.output is not None:
@@ -343,8 +344,8 @@ class AttentionFunction:
     def __init__(
         self,
         variant: Variant,
-        layer: int | Array | None = None,
-        x: Array | None = None,
+        layer: int | jax.Array | None = None,
+        x: jax.Array | None = None,
         memory: Memory | None = None,
         is_cross: bool = False,
     ) -> None:
@@ -353,7 +354,7 @@ class AttentionFunction:
         self.about: dict[str, Any] = {"layer": layer, "x": x, "is_cross": is_cross}
         self.calls = 0
 
-    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
+    def make_call(self, query: jax.Array, key: jax.Array, value: jax.Array, **masks: Any) -> Call:
         """Returns the call, checked; masks: bias, mask and is_causal as of `Variant.__call__`."""
         mask = masks.get("mask")
         if self.has_cache:
@@ -365,21 +366,23 @@ class AttentionFunction:
 
     def __call__(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None = None,
-        mask: Array | None = None,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None = None,
+        mask: jax.Array | None = None,
         is_causal: bool = False,
         **settings: Any,
-    ) -> Array:
+    ) -> jax.Array:
         """Returns the output [..., T, H, Dv]; settings as of `Variant.attend`."""
         self.calls += 1
         call = self.make_call(query, key, value, bias=bias, mask=mask, is_causal=is_causal)
         output, self.memory = self.variant.attend(call, **settings)
         return output
 
-    def prepare(self, query: Array, key: Array, value: Array, *, is_causal: bool = False) -> Call:
+    def prepare(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool = False
+    ) -> Call:
         """Returns `Variant.prepare`'s call, for a model that keeps its own softmax."""
         call = self.variant.prepare(self.make_call(query, key, value, is_causal=is_causal))
         self.memory = call.memory
@@ -391,7 +394,7 @@ class AttentionFunction:
 class _GivenLeaves:
     """Learned leaves that a caller gives by path. Each is used once."""
 
-    def __init__(self, variant: str, leaves: Mapping[str, Array]) -> None:
+    def __init__(self, variant: str, leaves: Mapping[str, jax.Array]) -> None:
         if not isinstance(leaves, Mapping):
             raise ValueError(
                 f"leaves= of {variant} is a {type(leaves).__name__}: give a mapping from paths to "
@@ -404,7 +407,7 @@ class _GivenLeaves:
         """Returns the declared leaves, float32 or wider."""
         return {leaf.path: self._take(leaf) for leaf in declared}
 
-    def _take(self, leaf: Leaf) -> Array:
+    def _take(self, leaf: Leaf) -> jax.Array:
         if leaf.path not in self.unused:
             raise ValueError(
                 f"{self.variant} learns {leaf.path!r} {list(leaf.shape)}, which leaves= lacks; "
@@ -427,7 +430,7 @@ class _GivenLeaves:
             )
 
 
-def _source(variant: str, leaves: Mapping[str, Array] | LeafSource | None) -> LeafSource:
+def _source(variant: str, leaves: Mapping[str, jax.Array] | LeafSource | None) -> LeafSource:
     """Returns what gives learned leaves: None for the Flax module that calls."""
     if leaves is None:
         return lambda declared: records.adapter("linen").leaves(variant, declared)
@@ -448,7 +451,7 @@ def _leaves(
     return constants | {**source(learned)} if learned else constants
 
 
-def _start(variant: str, leaf: Leaf, key: Array | None) -> Array:
+def _start(variant: str, leaf: Leaf, key: jax.Array | None) -> jax.Array:
     """Returns a leaf at its start, a draw of its path's own."""
     if key is not None:
         if not hasattr(key, "dtype"):

@@ -28,8 +28,6 @@ from attention.masks import merged
 from attention.records import Leaf, Leaves
 from attention.variant import AttentionFunction, Variant
 
-Array = jax.Array
-
 _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).parameters)
 # What AlgoPerf's Conformer adds to flax's function: an argument that multiplies the output, and a
 # module that scales the query (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
@@ -44,7 +42,7 @@ class _LeafModule(nn.Module):
     declared: tuple[Leaf, ...]
 
     @nn.compact
-    def __call__(self) -> dict[str, Array]:
+    def __call__(self) -> dict[str, jax.Array]:
         """Returns the leaves by path."""
         return {
             leaf.path: self.param(leaf.path.split("/")[1], leaf.start, leaf.shape, jnp.float32)
@@ -57,7 +55,7 @@ def leaves(variant: str, declared: Sequence[Leaf]) -> Leaves:
 
     Raises ValueError if no module calls, or it has leaves of that name already.
     """
-    made: dict[str, Array] = {}
+    made: dict[str, jax.Array] = {}
     for module, parts in itertools.groupby(declared, lambda leaf: leaf.path.split("/")[0]):
         with _learning(variant, module):
             made |= _LeafModule(tuple(parts), name=module)()
@@ -193,7 +191,7 @@ def injected_layers(
 
 
 @contextlib.contextmanager
-def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
+def attending_by(module: Any, function: Callable[..., jax.Array]) -> Iterator[None]:
     """Gives a module another `attention_fn` inside the context.
 
     The module itself, not a clone of it: Flax records the calls of both (capture_intermediates).
@@ -216,8 +214,8 @@ class InjectedFunction(AttentionFunction):
     """
 
     injection: Injection
-    model_function: Callable[..., Array] = staticmethod(nn.dot_product_attention)
-    inputs: Sequence[Array] = ()
+    model_function: Callable[..., jax.Array] = staticmethod(nn.dot_product_attention)
+    inputs: Sequence[jax.Array] = ()
     is_known_cross: bool | None = None
 
     def take(
@@ -240,14 +238,16 @@ class InjectedFunction(AttentionFunction):
                 "True if keys come from another sequence than the queries, else False"
             )
 
-    def make_call(self, query: Array, key: Array, value: Array, **masks: Any) -> Call:
+    def make_call(self, query: jax.Array, key: jax.Array, value: jax.Array, **masks: Any) -> Call:
         """Returns the call, checked. Arrays [..., T, W] among `inputs` are as long as queries."""
         fitting = [array for array in self.inputs if array.shape[:-1] == query.shape[:-2]]
         is_cross = len(fitting) > 1 if self.is_known_cross is None else self.is_known_cross
         self.about |= {"x": next(iter(fitting), None), "is_cross": is_cross}
         return super().make_call(query, key, value, **masks)
 
-    def __call__(self, query: Array, key: Array, value: Array, *masks: Any, **settings: Any) -> Any:
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, *masks: Any, **settings: Any
+    ) -> Any:
         model_function, factor = self.model_function, None
         parameter = inspect.signature(model_function).parameters.get(_OUTPUT_FACTOR)
         if parameter is not None:
@@ -266,8 +266,8 @@ class InjectedFunction(AttentionFunction):
         return output if factor is None else output * factor
 
     def _around(
-        self, model_function: Callable[..., Array], call: Call, settings: dict[str, Any]
-    ) -> Array:
+        self, model_function: Callable[..., jax.Array], call: Call, settings: dict[str, Any]
+    ) -> jax.Array:
         """Returns the output by the model's own function, of values that the variant hands it."""
         if probe.is_on():
             raise ValueError(
@@ -289,7 +289,7 @@ class InjectedFunction(AttentionFunction):
         )
 
 
-def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
+def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[jax.Array]:
     """Returns the arrays that a module's queries and keys are made of, each once.
 
     method: the module's, called with `args` and `kwargs`. Flax's names them inputs_q, inputs_k and
@@ -306,7 +306,7 @@ def inputs_of(method: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]
     return list({id(array): array for array in arrays if getattr(array, "ndim", 0) > 1}.values())
 
 
-def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
+def _query_scaler(model_function: Any) -> Callable[[jax.Array], jax.Array] | None:
     """Returns what AlgoPerf's Conformer does to its query, None for another function.
 
     The rest of that function is flax's attention, so the variant computes it. The scaler's learned
@@ -317,7 +317,7 @@ def _query_scaler(model_function: Any) -> Callable[[Array], Array] | None:
     if code is None or not {_QUERY_SCALER, _FLAX_WEIGHTS} <= set(code.co_names):
         return None
 
-    def scale(query: Array) -> Array:
+    def scale(query: jax.Array) -> jax.Array:
         scaler: nn.Module = python_function.__globals__[_QUERY_SCALER](dim=query.shape[-1])
         return scaler(query)
 

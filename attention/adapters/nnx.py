@@ -26,8 +26,6 @@ from attention.adapters.injection import (
 from attention.adapters.linen import InjectedFunction, attending_by, inputs_of
 from attention.variant import AttentionFunction, Variant
 
-Array = jax.Array
-
 
 class AttentionLeaves(nnx.Module):
     """Learned leaves of a mixer or modifier in a layer: nnx.Param, float32."""
@@ -156,7 +154,7 @@ def _index(variant: Variant, rule: LayerRule | None, path: str) -> int | None:
 
 def _leaves(
     layer: Any, variant: Variant, index: int | None, path: str, rngs: nnx.Rngs | None
-) -> dict[str, Array]:
+) -> dict[str, jax.Array]:
     """Returns a layer's learned leaves at their start, of stacked layers with their axes in front.
 
     Raises ValueError for stacked layers that need an index, and for leaves that are drawn without

@@ -20,8 +20,6 @@ from attention.kernels.inputs import Problem, fitting, parts, promoting, varying
 from attention.kernels.pairs import PairMask, survey
 from attention.records import Tiles
 
-Array = jax.Array
-
 LANES = 128
 # Further than any sequence is long.
 UNBOUNDED = 1 << 30
@@ -106,7 +104,7 @@ class Local(NamedTuple):
         """Returns whether some distances are hidden."""
         return self.low > -UNBOUNDED or self.high < UNBOUNDED
 
-    def within_band(self, distance: Array, offset: Any = 0) -> list[Array]:
+    def within_band(self, distance: jax.Array, offset: Any = 0) -> list[jax.Array]:
         """Returns the conditions under which distance + offset is in the band."""
         above = [distance >= self.low - offset] if self.low > -UNBOUNDED else []
         below = [distance <= self.high - offset] if self.high < UNBOUNDED else []
@@ -183,7 +181,7 @@ def present(arrays: Any, specs: dict[str, Any]) -> Any:
 
 def differentiable(
     forward: Callable[..., ForwardResults], backward: Callable[..., Operands]
-) -> Callable[[Any, bool, Operands], tuple[Array, Array | None]]:
+) -> Callable[[Any, bool, Operands], tuple[jax.Array, jax.Array | None]]:
     """Returns a function of (plan, with_lse, operands) that has a derivative.
 
     It returns the output, and s `with_lse`. forward: of (plan, operands, keep, with_lse), where
@@ -192,7 +190,7 @@ def differentiable(
     """
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-    def attend(plan: Any, with_lse: bool, operands: Operands) -> tuple[Array, Array | None]:
+    def attend(plan: Any, with_lse: bool, operands: Operands) -> tuple[jax.Array, jax.Array | None]:
         written = forward(plan, operands, keep=False, with_lse=with_lse)
         return written.output, written.log_sums
 
@@ -216,8 +214,8 @@ def operands_of(
     local: Local,
     arrays: dict[str, Any],
     makes_channels: bool,
-    flat: Callable[[Array], Array],
-    by_head: Callable[[Array], Array],
+    flat: Callable[[jax.Array], jax.Array],
+    by_head: Callable[[jax.Array], jax.Array],
 ) -> Operands:
     """Returns a device's arrays, of `on_devices`, as its kernels read them; "tiles" is left out.
 
@@ -276,14 +274,16 @@ def named(written: ForwardResults) -> ForwardResults:
     )
 
 
-def kept(local: Local, seeds: Any, head: Any, indices: tuple[Array, Array]) -> Array | None:
+def kept(
+    local: Local, seeds: Any, head: Any, indices: tuple[jax.Array, jax.Array]
+) -> jax.Array | None:
     """Returns which weights of a tile dropout keeps, None without dropout; seeds: [1, H]."""
     return None if seeds is None else functions.is_kept(local.rate, seeds[0, head], *indices)
 
 
 def tile_states(
     local: Local, operands: Operands, tile: tuple[int, int], count: tuple[int, int]
-) -> Array:
+) -> jax.Array:
     """Returns the states of tiles, int32 [B or 1, H or 1, *count], for queries by keys.
 
     0: all pairs are hidden. 2: all are seen. 1: others. With unordered segments a hidden tile may
@@ -294,8 +294,8 @@ def tile_states(
     first, origin = jnp.arange(count_q)[:, None] * rows, jnp.arange(count_k) * columns
     first = moved(first, local.shift(first, operands.shifts))
     nearest, farthest = first - origin - (columns - 1), first + (rows - 1) - origin
-    some: Array = (farthest >= local.low) & (nearest <= local.high)
-    whole: Array = (nearest >= local.low) & (farthest <= local.high)
+    some: jax.Array = (farthest >= local.low) & (nearest <= local.high)
+    whole: jax.Array = (nearest >= local.low) & (farthest <= local.high)
     if segments is not None:
         of_q, of_k = (
             jnp.pad(ids, ((0, 0), (0, 0), (0, size * number - ids.shape[-1])), "edge")
@@ -331,7 +331,7 @@ def tile_states(
     return states.reshape((1,) * (4 - states.ndim) + states.shape)
 
 
-def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
+def refuse(kernel: str, problem: Problem, value: jax.Array, interpret: str) -> None:
     """Raises ValueError for what `kernel` has no argument for, and if it cannot run here.
 
     So does a default matmul precision that the kernel's compiler does not know. interpret: the
@@ -372,7 +372,7 @@ _PRECISIONS = {
 }
 
 
-def visible_keys(problem: Problem) -> Array | None:
+def visible_keys(problem: Problem) -> jax.Array | None:
     """Returns the keys that a mask of keys leaves, bool [..., S], None without such a mask."""
     keys, dense = problem.mask.keys, problem.mask.dense
     if dense is not None and "mask_by_query" not in problem.needs:
@@ -474,7 +474,7 @@ _TANGENT = Primitive("first_order_tangent")
 
 
 @_once.defjvp
-def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     return _never(kernel, *primals), _TANGENT.bind(*tangents, kernel=kernel)
 
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from attention.kernels.accelerated import LANES, UNBOUNDED, Division, Local
 
-Array = jax.Array
 Arrays = dict[str, Any]
 
 
@@ -47,7 +46,7 @@ def attend(
     last = devices - 1
     partners = [(number, last - number) for number in range(devices)]
 
-    def exchanged(array: Array, axis: int) -> Array:
+    def exchanged(array: jax.Array, axis: int) -> jax.Array:
         """Returns an array with its second half from the partner, and from that the own again."""
         first, second = jnp.split(array, 2, axis)
         return jnp.concatenate([first, jax.lax.ppermute(second, axes, partners)], axis)

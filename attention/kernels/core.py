@@ -19,13 +19,12 @@ from attention.kernels.inputs import Problem, promoting, varying
 from attention.masks import Bias
 from attention.records import Kernel
 
-Array = jax.Array
 Precision = jax.lax.PrecisionLike
 
 
 def _softmax_backward(
-    weights: list[Array], gradients: list[Array], lse_bar: Array | None
-) -> list[Array]:
+    weights: list[jax.Array], gradients: list[jax.Array], lse_bar: jax.Array | None
+) -> list[jax.Array]:
     """Returns the logits' gradients from the weights' and s's, all in parts as of `_logits`."""
     # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
     products = [part * gradient for part, gradient in zip(weights, gradients, strict=True)]
@@ -34,7 +33,7 @@ def _softmax_backward(
     return [product - part * total for product, part in zip(products, weights, strict=True)]
 
 
-def softmax_jacobian_norm(weights: Array) -> Array:
+def softmax_jacobian_norm(weights: jax.Array) -> jax.Array:
     """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
 
     Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels if one weight is close to 1:
@@ -85,11 +84,11 @@ class Sink(NamedTuple):
     broadcasts to [..., 1, H, Dv].
     """
 
-    logits: Array
-    value: Array
+    logits: jax.Array
+    value: jax.Array
 
 
-def sink_of(logits: Array | None, value: Array | None = None) -> Sink | None:
+def sink_of(logits: jax.Array | None, value: jax.Array | None = None) -> Sink | None:
     """Returns the sink of a call, whose logits are [H] or [..., H, T]; None if it has none."""
     if logits is None:
         return None
@@ -104,13 +103,13 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
 
 def weights_of(
     settings: CoreSettings,
-    query: Array,
-    key: Array,
+    query: jax.Array,
+    key: jax.Array,
     bias: Bias,
-    visible: Array | None,
+    visible: jax.Array | None,
     leaves: tuple[Leaves, ...],
     sink: Sink | None = None,
-) -> Array:
+) -> jax.Array:
     """Returns the weights of the logits scale·QKᵀ, modified, + bias, over what is visible.
 
     float32 [..., H, T, S], with a sink [..., H, T, S + 1], the sink's last; query [..., T, H, D],
@@ -123,13 +122,13 @@ def weights_of(
 
 def _logits(
     settings: CoreSettings,
-    query: Array,
-    key: Array,
+    query: jax.Array,
+    key: jax.Array,
     bias: Bias,
-    visible: Array | None,
+    visible: jax.Array | None,
     leaves: tuple[Leaves, ...],
     sink: Sink | None,
-) -> list[Array]:
+) -> list[jax.Array]:
     """Returns the logits of the keys [..., H, T, S] and, if there is a sink, its [..., H, T, 1].
 
     Rows lie in these parts everywhere below: one array of both would be one more copy.
@@ -147,7 +146,9 @@ def _logits(
     return [logits, jnp.broadcast_to(of_sink, (*logits.shape[:-1], 1))]
 
 
-def _weights(settings: CoreSettings, logits: list[Array]) -> tuple[list[Array], Array | None]:
+def _weights(
+    settings: CoreSettings, logits: list[jax.Array]
+) -> tuple[list[jax.Array], jax.Array | None]:
     """Returns the weights of the logits, both in parts, and s [..., T, 1] if it is asked for.
 
     A row of the softmax that the mask hides is uniform, and its caller discards it. A row that a
@@ -171,7 +172,7 @@ def _weights(settings: CoreSettings, logits: list[Array]) -> tuple[list[Array], 
     return [part / total for part in raised], log_sums
 
 
-def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
+def _scores(settings: CoreSettings, query: jax.Array, key: jax.Array) -> jax.Array:
     return settings.scale * jnp.einsum(
         "...thd,...shd->...hts",
         query,
@@ -181,7 +182,7 @@ def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
     )
 
 
-def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...]) -> Array:
+def _modified(settings: CoreSettings, scores: jax.Array, leaves: tuple[Leaves, ...]) -> jax.Array:
     queries = jnp.arange(scores.shape[-2])[:, None]
     keys = jnp.arange(scores.shape[-1])[None]
     axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
@@ -195,12 +196,12 @@ def _modified(settings: CoreSettings, scores: Array, leaves: tuple[Leaves, ...])
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def weighted_sum(
     settings: CoreSettings,
-    query: Array,
-    key: Array,
-    value: Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
     bias: Bias,
-    visible: Array | None,
-    multiplier: Array | None,
+    visible: jax.Array | None,
+    multiplier: jax.Array | None,
     leaves: tuple[Leaves, ...] = (),
     sink: Sink | None = None,
 ) -> Any:
@@ -244,7 +245,7 @@ def _forward(settings, query, key, value, bias, visible, multiplier, leaves, sin
     return (total, log_sums), residuals
 
 
-def _dropped(parts: list[Array], multiplier: Array | None) -> list[Array]:
+def _dropped(parts: list[jax.Array], multiplier: jax.Array | None) -> list[jax.Array]:
     """Returns weights, or their gradients, of keys and a sink times the dropout's multiplier."""
     if multiplier is None:
         return parts
@@ -314,7 +315,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
 weighted_sum.defvjp(_forward, _backward)
 
 
-def _unbroadcast(gradient: Array, like: Array) -> Array:
+def _unbroadcast(gradient: jax.Array, like: jax.Array) -> jax.Array:
     """Returns `gradient` summed over the axes along which `like` was broadcast."""
     summed = jnp.sum(gradient, axis=tuple(range(gradient.ndim - like.ndim)))
     axes = tuple(
@@ -326,7 +327,7 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
     return masks.lying(summed, tuple(jax.typeof(like).sharding.spec))
 
 
-def _call(problem: Problem, value: Array) -> Any:
+def _call(problem: Problem, value: jax.Array) -> Any:
     arrays: Any = (
         problem.query,
         problem.key,
@@ -348,7 +349,7 @@ def _call(problem: Problem, value: Array) -> Any:
     return weighted_sum(settings, *arrays)
 
 
-def _made_varying(array: Array, axes: frozenset[str]) -> Array:
+def _made_varying(array: jax.Array, axes: frozenset[str]) -> jax.Array:
     if not axes:
         return array
     if hasattr(jax.lax, "pcast"):

@@ -18,7 +18,6 @@ import numpy as np
 from attention.functions import KINDS, Score, Transform, UnfitResultError, Weighting
 from attention.masks import PairFunction
 
-Array = jax.Array
 # Primitives that both compilers take, in a function and in its derivative (measured on a tile of
 # 256 × 256 for TPU v5e and H100).
 _ALLOWED = frozenset(
@@ -170,7 +169,7 @@ def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeSt
 
 
 def _check(
-    what: str, function: Callable[..., Array], arguments: dict[str, Any], in_kernel: bool
+    what: str, function: Callable[..., jax.Array], arguments: dict[str, Any], in_kernel: bool
 ) -> None:
     """Raises ValueError where a function breaks a rule; the first of its arguments is a tile."""
     tile, *_ = values = tuple(arguments.values())

@@ -39,12 +39,10 @@ from attention.kernels.tpu import fused_tpu
 from attention.masks import Mask
 from attention.records import Kernel, Tiles
 
-Array = jax.Array
-
 
 def weighted_sum(
     problem: Problem,
-    value: Array,
+    value: jax.Array,
     transform: Transform | None = None,
     channels: Leaves | None = None,
     *,
@@ -142,7 +140,7 @@ def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]
 
 
 def _by_head(
-    problem: Problem, value: Array, channels: Leaves | None, masked: dict[str, Any]
+    problem: Problem, value: jax.Array, channels: Leaves | None, masked: dict[str, Any]
 ) -> dict[str, Any]:
     """Returns "query", "key", "value" and "channels", as `on_devices` takes them.
 
@@ -181,7 +179,7 @@ def check(problem: Problem, transform: Transform | None) -> None:
 
 def _on_one_device(
     problem: Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
-) -> Callable[[dict[str, Any]], Array]:
+) -> Callable[[dict[str, Any]], jax.Array]:
     """Returns what computes a device's part of the arrays; lengths: T and S of all.
 
     Raises ValueError for attention dropout where devices divide the queries.
@@ -199,7 +197,9 @@ def _on_one_device(
     return functools.partial(context.attend, attend, local, problem.context, lengths)
 
 
-def _plus(logits: Array, queries: Array, keys: Array, leaves: Leaves, *, name: str) -> Array:
+def _plus(
+    logits: jax.Array, queries: jax.Array, keys: jax.Array, leaves: Leaves, *, name: str
+) -> jax.Array:
     """Returns the logits plus the bias `name`, a row or a column."""
     return logits + leaves[name]
 
@@ -277,7 +277,7 @@ def _masks(problem: Problem, pair_mask: PairMask | None) -> dict[str, Any]:
     return hiding if keys is None else {**hiding, "keys": keys}
 
 
-def _of_rank(problem: Problem, array: Any) -> Array:
+def _of_rank(problem: Problem, array: Any) -> jax.Array:
     """Returns an array with as many axes as the query; new ones in front have size 1."""
     return jnp.reshape(array, (1,) * (problem.query.ndim - array.ndim) + array.shape)
 

@@ -20,7 +20,6 @@ from attention.kernels import elementwise
 from attention.masks import Bias, Mask
 from attention.records import Kernel, Mixer
 
-Array = jax.Array
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -35,20 +34,20 @@ class Problem(NamedTuple):
     ∞ in a row without mass.
     """
 
-    query: Array
-    key: Array
+    query: jax.Array
+    key: jax.Array
     scale: float
     bias: Bias
     mask: Mask
     masks: masks.Masks
-    dropout: Array | functions.Dropout | None
+    dropout: jax.Array | functions.Dropout | None
     precision: jax.lax.PrecisionLike
     weighting: Weighting
     score: tuple[Score, ...]
     leaves: tuple[Leaves, ...]
     sharding: NamedSharding | None
-    sink: Array | None = None
-    of_zero: Array | None = None
+    sink: jax.Array | None = None
+    of_zero: jax.Array | None = None
     with_lse: bool = False
 
     @property
@@ -144,15 +143,15 @@ def promoting(function: Function) -> Function:
 @promoting
 def attend(
     mixer: Mixer,
-    query: Array,
-    key: Array,
-    value: Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
     *,
-    bias: Array | Bias | None = None,
-    mask: Array | Mask | None = None,
+    bias: jax.Array | Bias | None = None,
+    mask: jax.Array | Mask | None = None,
     is_causal: bool = False,
     **settings: Any,
-) -> Array:
+) -> jax.Array:
     """Returns the output of a mixer that learns nothing, [..., T, H, Dv] in the inputs' dtype.
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]. bias, mask (True where a query
@@ -169,14 +168,14 @@ def solve(
     mixer: Mixer,
     call: Call,
     *,
-    scale: float | Array | None = None,
+    scale: float | jax.Array | None = None,
     score: tuple[Score, ...] = (),
     leaves: tuple[Leaves, ...] = (),
     channels: Leaves | None = None,
     kernel: str | Kernel = "xla",
     precision: jax.lax.PrecisionLike = None,
     sharding: NamedSharding | None = None,
-    dropout_rng: Array | None = None,
+    dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
     with_lse: bool = False,
@@ -207,7 +206,7 @@ def solve(
     if chosen.transforms and mixer.transform is not None:
         return chosen.call(problem, value, mixer.transform(query.dtype), channels)
 
-    def weighted_sum(values: Array, of_zero: Array | None = None) -> Array:
+    def weighted_sum(values: jax.Array, of_zero: jax.Array | None = None) -> jax.Array:
         return chosen.call(problem._replace(of_zero=of_zero), values)
 
     return mixer.mean(
@@ -220,7 +219,7 @@ def solve(
     )
 
 
-def _with_keys_gathered(problem: Problem, value: Array) -> tuple[Problem, Array]:
+def _with_keys_gathered(problem: Problem, value: jax.Array) -> tuple[Problem, jax.Array]:
     """Returns the problem and the value as XLA divides them: by queries, with all keys everywhere.
 
     Left to itself XLA may gather queries, or logits [..., H, T, S].
@@ -241,7 +240,9 @@ def _with_keys_gathered(problem: Problem, value: Array) -> tuple[Problem, Array]
     return problem._replace(query=query, key=key), value
 
 
-def _keys_and_values(mixer: Mixer, call: Call, is_plain: bool) -> tuple[Array, Array, masks.Masks]:
+def _keys_and_values(
+    mixer: Mixer, call: Call, is_plain: bool
+) -> tuple[jax.Array, jax.Array, masks.Masks]:
     """Returns the key, the value and the masks as a backend gets them.
 
     is_plain: the backend has no `transforms`, so it gets a key head for each query head, masks as
@@ -261,7 +262,7 @@ def _keys_and_values(mixer: Mixer, call: Call, is_plain: bool) -> tuple[Array, A
     return key, value, visible._replace(sink=call.sink)
 
 
-def scaled(query: Array, scale: float | Array | None) -> tuple[Array, float]:
+def scaled(query: jax.Array, scale: float | jax.Array | None) -> tuple[jax.Array, float]:
     """Returns the query and the number that QKᵀ is multiplied by, D^-0.5 unless given.
 
     Raises ValueError for a number that is not finite.
@@ -277,15 +278,15 @@ def scaled(query: Array, scale: float | Array | None) -> tuple[Array, float]:
 
 
 def make_call(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
     *,
-    x: Array | None = None,
-    layer: LayerIndex | int | Array | None = None,
+    x: jax.Array | None = None,
+    layer: LayerIndex | int | jax.Array | None = None,
     memory: Memory | None = None,
-    bias: Array | Bias | None = None,
-    mask: Array | Mask | None = None,
+    bias: jax.Array | Bias | None = None,
+    mask: jax.Array | Mask | None = None,
     is_causal: bool = False,
     is_cross: bool = False,
 ) -> Call:
@@ -326,7 +327,7 @@ def make_call(
     return Call(query, key, value, x, index, memory, added, symbolic, is_cross=is_cross)
 
 
-def from_cache(query: Array, mask: Any) -> Any:
+def from_cache(query: jax.Array, mask: Any) -> Any:
     """Returns a mask as booleans where flax's cache has made float32 of them, else as it is.
 
     flax decodes one query at a time, and combines masks in float32 (`nn.combine_masks`), whatever
@@ -336,7 +337,7 @@ def from_cache(query: Array, mask: Any) -> Any:
     return mask > 0 if is_combined else mask
 
 
-def layer_number(index: Any) -> int | Array:
+def layer_number(index: Any) -> int | jax.Array:
     """Returns a layer's index, an int if it is known.
 
     Raises ValueError unless it is one integer, from 0 if it is known.
@@ -383,7 +384,7 @@ def _check_mask(
         )
 
 
-def per_query_head(query: Array, array: Array) -> Array:
+def per_query_head(query: jax.Array, array: jax.Array) -> jax.Array:
     """Returns keys or values with a head for each of the query's, [..., S, H, D].
 
     Heads of grouped attention, K of them, each serve H/K heads of the query in a row, as in
@@ -398,7 +399,7 @@ def per_query_head(query: Array, array: Array) -> Array:
     return masks.lying(array, (*axes, jax.typeof(query).sharding.spec[-2], last))
 
 
-def _check_shapes(query: Array, key: Array, value: Array) -> None:
+def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:
             raise ValueError(f"{name} has shape {array.shape}; axes must be [..., length, H, D]")
@@ -422,7 +423,7 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
             raise ValueError(f"{shapes}: {why}")
 
 
-def varying(array: Array) -> frozenset[str]:
+def varying(array: jax.Array) -> frozenset[str]:
     """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
     kind = jax.typeof(array)
     manual = getattr(kind, "manual_axis_type", None)
@@ -435,7 +436,7 @@ def check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name}={array!r} is no array; give one that broadcasts to {shape}")
 
 
-def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
+def check_broadcasts(name: str, array: jax.Array | None, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless a `mask` or `bias` is an array that broadcasts to `shape`."""
     if array is None:
         return
@@ -451,8 +452,13 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
 
 
 def _dropout(
-    query: Array, columns: int, rng: Array | None, rate: float, broadcast: bool, kernel: Kernel
-) -> Array | functions.Dropout | None:
+    query: jax.Array,
+    columns: int,
+    rng: jax.Array | None,
+    rate: float,
+    broadcast: bool,
+    kernel: Kernel,
+) -> jax.Array | functions.Dropout | None:
     """Returns the multiplier 0 or 1/(1 − rate) of each weight, or None without dropout.
 
     query [..., T, H, D]; columns: keys and a sink. A kernel with `transforms` gets the rate and

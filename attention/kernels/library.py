@@ -15,13 +15,11 @@ from attention import backends, masks
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
 
-Array = jax.Array
-
 # Their backward pass multiplies exp(max − c) by the raw cotangent, in masked entries too.
 SPAN = 60.0
 
 
-def _call(name: str, problem: Problem, value: Array) -> Array:
+def _call(name: str, problem: Problem, value: jax.Array) -> jax.Array:
     """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
     backends.check_needs(name, problem.needs)
     backends.check_kernel(
@@ -34,10 +32,10 @@ def _call(name: str, problem: Problem, value: Array) -> Array:
     batch = problem.query.shape[:-3]
     heads, queries, keys = problem.query.shape[-2], problem.query.shape[-3], value.shape[-3]
 
-    def merge(array: Array) -> Array:
+    def merge(array: jax.Array) -> jax.Array:
         return array.reshape((math.prod(batch), *array.shape[-3:]))
 
-    def whole(array: Array | None) -> Array | None:
+    def whole(array: jax.Array | None) -> jax.Array | None:
         # jax#28974: cuDNN wants the last two axes of a bias or mask to be exactly (T, S).
         if array is None:
             return None

@@ -45,15 +45,13 @@ from attention.kernels.inputs import Problem
 from attention.masks import Mask
 from attention.records import Kernel
 
-Array = jax.Array
-
 # As in other libraries' kernels, the backward pass multiplies exp(max − c) by the raw cotangent.
 SPAN = 60.0
 # The first JAX whose kernel takes values of any size.
 SMALL_HEADS = (0, 7, 1)
 
 
-def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
+def weighted_sum(problem: Problem, value: jax.Array, *, interpret: str = "") -> jax.Array:
     """Returns the weighted sum of value [..., S, H, Dv], [..., T, H, Dv] in the value's dtype.
 
     interpret: 'tpu' to have XLA run the kernel on any platform, for tests. Raises ValueError for
@@ -81,8 +79,8 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
 
 
 def _on_one_device(
-    arrays: dict[str, Array], *, mask: Mask, soft_cap: float | None, interpret: bool
-) -> Array:
+    arrays: dict[str, jax.Array], *, mask: Mask, soft_cap: float | None, interpret: bool
+) -> jax.Array:
     """Returns the sums [..., T, H, Dv]; the query is scaled, "keys" [..., S] True where visible."""
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     keys = arrays.get("keys")
@@ -90,7 +88,7 @@ def _on_one_device(
     length = key.shape[-3]
     blocks, padded_queries, padded_keys = _blocks(query, value)
 
-    def by_head(array: Array, padded: int) -> Array:
+    def by_head(array: jax.Array, padded: int) -> jax.Array:
         array = array.reshape((math.prod(batch), *array.shape[-3:]))
         array = jnp.pad(array, ((0, 0), (0, padded - array.shape[1]), (0, 0), (0, 0)))
         return jnp.swapaxes(array, 1, 2)
@@ -118,7 +116,9 @@ def _on_one_device(
     elif padded_keys > length and not (mask.causal and queries <= length):
         segments = jnp.where(jnp.arange(padded_keys) < length, 1, 0)
 
-    def of_entry(query: Array, key: Array, value: Array, segments: Array | None) -> Array:
+    def of_entry(
+        query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array | None
+    ) -> jax.Array:
         if segments is None:
             return kernel(query, key, value, None)
         return kernel(
@@ -135,7 +135,7 @@ def _on_one_device(
     return sums.reshape((*batch, queries, heads, value.shape[-1]))
 
 
-def _blocks(query: Array, value: Array) -> tuple[library.BlockSizes, int, int]:
+def _blocks(query: jax.Array, value: jax.Array) -> tuple[library.BlockSizes, int, int]:
     """Returns block sizes, and the padded numbers of queries and keys."""
     most = _largest_block(query, value)
     (rows, all_rows), (columns, all_columns) = (
@@ -157,7 +157,7 @@ def _blocks(query: Array, value: Array) -> tuple[library.BlockSizes, int, int]:
     return blocks, all_rows, all_columns
 
 
-def _largest_block(query: Array, value: Array) -> int:
+def _largest_block(query: jax.Array, value: jax.Array) -> int:
     """Returns the most rows of a block that fit on the chip (v5e's 16 MB of scoped memory).
 
     A row of a block takes its queries or values and the float32 sums of two gradients. Compiled

@@ -34,8 +34,6 @@ from attention.call import Call
 from attention.kernels import core
 from attention.records import Leaf, Leaves, Mixer
 
-Array = jax.Array
-
 # Two branches are rounded by themselves, and their difference is smaller than they are: by
 # √(1 + λ² − 2ρλ)/√(1 + λ²), with ρ = 1/e between random rows at qs 1 (measured: 3.1e-3 in the
 # output at vs 0.1, 4.5e-3 in dV at vs 4).
@@ -45,7 +43,7 @@ _NORM = "head_norm/scale"
 _EPSILON = 1e-5  # as in the official code
 
 
-def values(value: Array) -> Array:
+def values(value: jax.Array) -> jax.Array:
     """Returns [..., S, H, 2·Dv] from [..., S, H, Dv]: both heads of a pair get the pair's value.
 
     Raises ValueError for an odd number of heads.
@@ -61,7 +59,7 @@ def values(value: Array) -> Array:
     return jnp.broadcast_to(pairs, shape).reshape((*batch, heads, 2 * size))
 
 
-def difference(branches: Array, lambda_: Array) -> Array:
+def difference(branches: jax.Array, lambda_: jax.Array) -> jax.Array:
     """Returns first − λ·second of each pair, [..., T, H/2, W] from [..., T, H, W], float32.
 
     The subtraction precedes any rounding to bfloat16: the difference of two similar rounded numbers
@@ -73,7 +71,7 @@ def difference(branches: Array, lambda_: Array) -> Array:
     return branches[..., 0, :] - lambda_.astype(wide) * branches[..., 1, :]
 
 
-def lambda_init(index: int | Array) -> Array:
+def lambda_init(index: int | jax.Array) -> jax.Array:
     """Returns 0.8 − 0.6·exp(−0.3·index), a float32 scalar; a layer's index, possibly traced."""
     if isinstance(index, jax.Array):
         return 0.8 - 0.6 * jnp.exp(-0.3 * index.astype(jnp.float32))
@@ -88,13 +86,13 @@ def leaves(call: Call, *, head_norm: bool) -> tuple[Leaf, ...]:
     return (*vectors, *norm)
 
 
-def layer_lambda(leaves: Leaves, start: Array) -> Array:
+def layer_lambda(leaves: Leaves, start: jax.Array) -> jax.Array:
     """Returns λ of a layer from its vectors, a scalar; `start` is λ_init."""
     q1, k1, q2, k2 = (leaves[path] for path in _VECTORS)
     return jnp.exp(jnp.sum(q1 * k1)) - jnp.exp(jnp.sum(q2 * k2)) + start
 
 
-def output(out: Array, call: Call, leaves: Leaves, *, head_norm: bool) -> Array:
+def output(out: jax.Array, call: Call, leaves: Leaves, *, head_norm: bool) -> jax.Array:
     """Returns the difference of each pair, normed and times 1 − λ_init, cut back into heads.
 
     [..., T, H, Dv] from [..., T, H, 2·Dv].
@@ -109,13 +107,13 @@ def output(out: Array, call: Call, leaves: Leaves, *, head_norm: bool) -> Array:
 
 
 def formula(
-    branch: Callable[..., Array],
+    branch: Callable[..., jax.Array],
     call: Call,
     leaves: Leaves,
-    logits: Callable[[Any, Any], Array],
+    logits: Callable[[Any, Any], jax.Array],
     *,
     head_norm: bool,
-) -> Array:
+) -> jax.Array:
     """Returns branch 2i − λ·branch 2i + 1 per pair, with the norm; `branch`: of one map."""
     _, heads, size = call.value.shape
     values = jnp.concatenate([call.value[:, 0::2], call.value[:, 1::2]], axis=-1)
@@ -131,7 +129,7 @@ def formula(
 
 
 def record(
-    mean: Callable[..., Array], branch: Callable[..., Array], transform: Any = None
+    mean: Callable[..., jax.Array], branch: Callable[..., jax.Array], transform: Any = None
 ) -> Mixer:
     """Returns the record of the mixer whose branches are `mean`, of the formula `branch`.
 

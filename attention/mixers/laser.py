@@ -17,10 +17,8 @@ from attention.mixers import laser_shift
 from attention.mixers.standard import reference_softmax
 from attention.records import Leaves, Mixer
 
-Array = jax.Array
 
-
-def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, **settings: Any) -> jax.Array:
     """Returns log Σ_s a_ts·exp(v_s) per channel, [..., T, H, Dv] in the inputs' dtype.
 
     Arguments as in `attention.mixers.standard.attend`. A query that sees no key, or whose weights
@@ -35,14 +33,14 @@ def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
 
 
 def log_mean_exp(
-    weighted_sum: Callable[..., Array],
-    value: Array,
+    weighted_sum: Callable[..., jax.Array],
+    value: jax.Array,
     masks: Masks,
     *,
     dtype: jnp.dtype,
     span: float,
     sums_to_one: bool = True,
-) -> Array:
+) -> jax.Array:
     """Returns log(A·exp(V)) for any `weighted_sum` that maps V to A·V and is linear in V.
 
     value [..., S, H, D] in `dtype`, the dtype of the inputs, or wider; the result is [..., T, H, D]
@@ -85,7 +83,7 @@ def log_mean_exp(
 _FACTORED = 600.0
 
 
-def branch(logits: Array, mask: Array, value: Array) -> Array:
+def branch(logits: jax.Array, mask: jax.Array, value: jax.Array) -> jax.Array:
     """Returns log Σ_s a_ts·exp(v_sd) in float64, [T, H, Dv] from logits [H, T, S].
 
     A channel is exponentiated below its visible maximum, so that weights and values stay factors;
@@ -103,14 +101,14 @@ def branch(logits: Array, mask: Array, value: Array) -> Array:
     return jnp.where(jnp.any(weights > 0, axis=-1).T[..., None], top + means, 0)
 
 
-def _factored(weights: Array, terms: Array) -> Array:
+def _factored(weights: jax.Array, terms: jax.Array) -> jax.Array:
     sees = jnp.any(weights > 0, axis=-1).T[..., None]
     sums = jnp.einsum("hts,shd->thd", weights, jnp.exp(terms))
     return jnp.log(jnp.where(sees, sums, 1))
 
 
-def _by_row(weights: Array, terms: Array) -> Array:
-    def of_row(row: Array) -> Array:
+def _by_row(weights: jax.Array, terms: jax.Array) -> jax.Array:
+    def of_row(row: jax.Array) -> jax.Array:
         positive = (row > 0).T[..., None]
         log = jnp.log(jnp.where(positive, row.T[..., None], 1))
         return jax.nn.logsumexp(jnp.where(positive, log + terms, -1e300), axis=0)
@@ -118,18 +116,18 @@ def _by_row(weights: Array, terms: Array) -> Array:
     return jax.lax.map(of_row, jnp.swapaxes(weights, 0, 1))
 
 
-def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], jax.Array]) -> jax.Array:
     """Returns logsumexp_k(log a_ik + v_kj)."""
     return branch(logits(call.query, call.key), call.mask, call.value)
 
 
-def paper_equation(query: Array, key: Array, value: Array) -> Array:
+def paper_equation(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Returns log(attention(Q, K, exp(V))) [T, H, D] in the dtype of its inputs: the paper's
     equation without a maximum (LASER, ICML 2025). Shapes [T, H, D] and [S, H, D]."""
     return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value)))
 
 
-def paper_snippet(query: Array, key: Array, value: Array) -> Array:
+def paper_snippet(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
 
     m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).

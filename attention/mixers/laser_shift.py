@@ -29,8 +29,6 @@ import jax.numpy as jnp
 
 from attention.functions import TILE_SPAN, Leaves, Transform
 
-Array = jax.Array
-
 # The max form's exponents run from FLOOR to CEILING, 75 nats around 1: all of it below 1 would let
 # 1/S reach e^75, and with attention dropout or cotangents of 1e4 the gradient overflows.
 CEILING, FLOOR = 35.0, -40.0
@@ -46,13 +44,13 @@ _SMALL = 0.35
 class Shift(NamedTuple):
     """One constant per channel, [..., 1, H, D] float32, and where it serves the max form."""
 
-    constant: Array
-    is_max: Array
+    constant: jax.Array
+    is_max: jax.Array
 
 
 def choose(
-    value: Array,
-    keys: Array | None,
+    value: jax.Array,
+    keys: jax.Array | None,
     span: float,
     *,
     axis: int = -3,
@@ -85,13 +83,13 @@ def choose(
 
 
 def exponentiate(
-    value: Array,
-    keys: Array | None,
+    value: jax.Array,
+    keys: jax.Array | None,
     shift: Shift,
     *,
     precise: bool,
-    expm1: Callable[[Array], Array] = jnp.expm1,
-) -> Array:
+    expm1: Callable[[jax.Array], jax.Array] = jnp.expm1,
+) -> jax.Array:
     """Returns expm1(V − c), or exp(V − c) in channels of the max form; 0 for invalid keys.
 
     `precise` recovers the rounding of V − c, for float32 results. expm1: where JAX's own cannot be
@@ -110,7 +108,9 @@ def exponentiate(
     return result if keys is None else jnp.where(keys, result, 0)
 
 
-def logarithm(total: Array, mass: Array | None, shift: Shift, *, precise: bool) -> Array:
+def logarithm(
+    total: jax.Array, mass: jax.Array | None, shift: Shift, *, precise: bool
+) -> jax.Array:
     """Returns log Σ a·exp(v) from total = Σ a·(shifted exponentials), [..., T, H, D].
 
     `mass` is Σ a, [..., T, H, 1], or None if weights sum to 1. Rows of mass 0 come out finite.
@@ -136,14 +136,14 @@ def logarithm(total: Array, mass: Array | None, shift: Shift, *, precise: bool) 
     return result + jax.lax.stop_gradient(rest + newton)
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns (fl(a + b), its rounding error), exactly (Knuth, TAOCP 2, 4.2.2)."""
     total = a + b
     other = total - a
     return total, jax.lax.stop_gradient((a - (total - other)) + (b - other))
 
 
-def expm1(x: Array) -> Array:
+def expm1(x: jax.Array) -> jax.Array:
     """Returns exp(x) − 1, which Mosaic has not: within 3e-7, by Taylor's series below 0.35."""
     small = jnp.clip(x, -_SMALL, _SMALL)
     series = jnp.full_like(x, 1 / math.factorial(7))
@@ -156,12 +156,14 @@ def _shift(c: Leaves) -> Shift:
     return Shift(c["constant"], c["is_max"] > 0.5)
 
 
-def _leaves(value: Array, keys: Array | None, axis: int, with_zero: bool) -> dict[str, Array]:
+def _leaves(
+    value: jax.Array, keys: jax.Array | None, axis: int, with_zero: bool
+) -> dict[str, jax.Array]:
     chosen = choose(value, keys, TILE_SPAN, axis=axis, with_zero=with_zero)
     return {"constant": chosen.constant, "is_max": chosen.is_max.astype(value.dtype)}
 
 
-def _exponential(value: Array, c: Leaves) -> Array:
+def _exponential(value: jax.Array, c: Leaves) -> jax.Array:
     """expm1(V − c), in channels of the max form exp(V − c), by one exponential."""
     chosen = _shift(c)
     distance = value - chosen.constant
@@ -172,7 +174,7 @@ def _exponential(value: Array, c: Leaves) -> Array:
     return jnp.where(chosen.is_max, raised, centred)
 
 
-def _logarithm(means: Array, c: Leaves) -> Array:
+def _logarithm(means: jax.Array, c: Leaves) -> jax.Array:
     """The output of R = A·F: log(1 + R) by one logarithm, 6e-8 off."""
     chosen = _shift(c)
     argument = jnp.where(chosen.is_max, jnp.maximum(means, SMALLEST), 1 + means)

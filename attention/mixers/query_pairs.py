@@ -20,7 +20,6 @@ from attention.kernels import core
 from attention.mixers.head_pairs import BFLOAT16_ALLOWANCE, difference
 from attention.records import Leaf, Leaves, Mixer
 
-Array = jax.Array
 _QUERY, _LAMBDA = "diff2/scale_query", "diff2/scale_lambda"
 
 
@@ -45,7 +44,7 @@ def inputs(call: Call, leaves: Leaves) -> Call:
     )
 
 
-def output(out: Array, call: Call, leaves: Leaves) -> Array:
+def output(out: jax.Array, call: Call, leaves: Leaves) -> jax.Array:
     """Returns first − σ(x·w)·second, [..., T, H, Dv] from [..., T, 2·H, Dv], float32."""
     wide = core.accumulator(out.dtype)
     lambda_ = jax.nn.sigmoid(
@@ -65,8 +64,11 @@ def formula_inputs(call: Call, leaves: Leaves) -> Call:
 
 
 def formula(
-    branch: Callable[..., Array], call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]
-) -> Array:
+    branch: Callable[..., jax.Array],
+    call: Call,
+    leaves: Leaves,
+    logits: Callable[[Any, Any], jax.Array],
+) -> jax.Array:
     """Returns the difference in float64; `branch`: the formula of one map."""
     maps = branch(logits(call.query, call.key), call.mask, call.value)
     shares = 1 / (1 + jnp.exp(-call.x @ leaves[_LAMBDA]))
@@ -74,7 +76,7 @@ def formula(
 
 
 def record(
-    mean: Callable[..., Array], branch: Callable[..., Array], transform: Any = None
+    mean: Callable[..., jax.Array], branch: Callable[..., jax.Array], transform: Any = None
 ) -> Mixer:
     """Returns the record of the mixer whose branches are `mean`, of the formula `branch`.
 

@@ -20,21 +20,20 @@ from attention.functions import Weighting
 from attention.mixers import standard
 from attention.records import Leaves, Mixer
 
-Array = jax.Array
 _EPSILON = 1e-6
 
 
-def _terms(logits: Array, s: Array) -> Array:
+def _terms(logits: jax.Array, s: jax.Array) -> jax.Array:
     """Returns e^(l − s) − e^−s by tanh(l/2) = (e^l − 1)/(e^l + 1), which keeps small ones whole."""
     return jnp.tanh(0.5 * logits) * (jnp.exp(logits - s) + jnp.exp(-s))
 
 
-def _quick_terms(logits: Array, s: Array) -> Array:
+def _quick_terms(logits: jax.Array, s: jax.Array) -> jax.Array:
     """Returns the same within 6e-8·e^−s, less than bfloat16 rounds logits."""
     return jnp.exp(logits - s) - jnp.exp(-s)
 
 
-def _of(terms: Callable[[Array, Array], Array]) -> Weighting:
+def _of(terms: Callable[[jax.Array, jax.Array], jax.Array]) -> Weighting:
     return Weighting(
         lambda logits, s: jax.nn.relu(terms(logits, s)),
         lambda logits, s: jnp.abs(terms(logits, s)),
@@ -51,7 +50,7 @@ def weighting(keys: int, dtype: jnp.dtype) -> Weighting:
     return _QUICK if dtype == jnp.bfloat16 else _EXACT
 
 
-def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], jax.Array]) -> jax.Array:
     """Returns Σ_k relu(e^s_ik − 1)·v_kj/(ε + Σ_k |e^s_ik − 1|)."""
     terms = jnp.where(call.mask, jnp.expm1(logits(call.query, call.key)), 0)
     total = _EPSILON + jnp.abs(terms).sum(-1, keepdims=True)

@@ -12,10 +12,8 @@ from attention.kernels.core import SOFTMAX
 from attention.masks import Masks
 from attention.records import Leaves, Mixer
 
-Array = jax.Array
 
-
-def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, **settings: Any) -> jax.Array:
     """Returns the softmax-weighted mean of the values, [..., T, H, Dv] in the inputs' dtype.
 
     query [..., T, H, D], key [..., S, K, D], value [..., S, K, Dv]; settings, all optional, are
@@ -28,14 +26,14 @@ def attend(query: Array, key: Array, value: Array, **settings: Any) -> Array:
 
 
 def weighted_mean(
-    weighted_sum: Callable[[Array], Array],
-    value: Array,
+    weighted_sum: Callable[[jax.Array], jax.Array],
+    value: jax.Array,
     masks: Masks,
     *,
     dtype: jnp.dtype,
     span: float,
     sums_to_one: bool = True,
-) -> Array:
+) -> jax.Array:
     """Returns A·V, [..., T, H, Dv], from any `weighted_sum` that maps V to A·V, in its dtype.
 
     value [..., S, H, Dv]; rows that see nothing are 0. `dtype`, `span` and `sums_to_one` are what
@@ -46,13 +44,13 @@ def weighted_mean(
 
 
 def host_mean(
-    weighted_sum: Callable[[Array], Array], value: Array, *_: object, **__: object
-) -> Array:
+    weighted_sum: Callable[[jax.Array], jax.Array], value: jax.Array, *_: object, **__: object
+) -> jax.Array:
     """Returns the model's weighted mean as the model left it, rows that see nothing included."""
     return weighted_sum(value)
 
 
-def reference_softmax(logits: Array, mask: Array) -> Array:
+def reference_softmax(logits: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns the rows' softmax over what the mask shows, float64; 0 if nothing is seen."""
     top = jnp.max(logits, axis=-1, keepdims=True, where=mask, initial=-jnp.inf)
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
@@ -61,12 +59,12 @@ def reference_softmax(logits: Array, mask: Array) -> Array:
     return exponentials / jnp.where(total > 0, total, 1)
 
 
-def branch(logits: Array, mask: Array, value: Array) -> Array:
+def branch(logits: jax.Array, mask: jax.Array, value: jax.Array) -> jax.Array:
     """Returns softmax(logits)·V in float64, [T, H, Dv] from logits [H, T, S], value [S, H, Dv]."""
     return jnp.einsum("hts,shd->thd", reference_softmax(logits, mask), value)
 
 
-def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], jax.Array]) -> jax.Array:
     """Returns softmax(QKᵀ/√D)·V."""
     return branch(logits(call.query, call.key), call.mask, call.value)
 

@@ -17,21 +17,19 @@ from attention.masks import Mask
 from attention.mixers import standard
 from attention.records import Leaves, Mixer
 
-Array = jax.Array
 
-
-def _weights(logits: Array, left: Array) -> Array:
+def _weights(logits: jax.Array, left: jax.Array) -> jax.Array:
     return jnp.exp(jax.nn.log_sigmoid(logits) + left)
 
 
-def _left(logits: Array) -> Array:
+def _left(logits: jax.Array) -> jax.Array:
     return jax.nn.log_sigmoid(-logits)
 
 
 STICK_BREAKING = Weighting(_weights, left=_left)
 
 
-def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], Array]) -> Array:
+def formula(call: Call, leaves: Leaves, logits: Callable[[Any, Any], jax.Array]) -> jax.Array:
     """Returns Σ_{j<i} σ(s_ij)·Π_{j<l<i} (1 − σ(s_il))·v_j, as a product from the last key on."""
     shares = jnp.where(call.mask, 1 / (1 + jnp.exp(-logits(call.query, call.key))), 0)
     rest = jnp.flip(1 - shares[..., 1:], axis=-1)

@@ -13,7 +13,6 @@ from attention.call import Call
 from attention.masks import Mask
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _WEIGHTS, _SHIFT = "fox/scale", "fox/scale_bias"
 _START = math.log(99.0)
 

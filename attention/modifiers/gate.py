@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _PATH = "gate/scale"
 
 
@@ -20,14 +19,14 @@ def leaves(call: Call, *, per: str) -> tuple[Leaf, ...]:
     return (Leaf(_PATH, (call.x.shape[-1], call.query.shape[-2], size)),)
 
 
-def apply(out: Array, call: Call, leaves: Leaves, *, per: str) -> Array:
+def apply(out: jax.Array, call: Call, leaves: Leaves, *, per: str) -> jax.Array:
     """Returns the gated output, in its dtype."""
     weights = leaves[_PATH].astype(call.x.dtype)
     gates = jnp.einsum("...w,whd->...hd", call.x, weights, preferred_element_type=out.dtype)
     return out * (2 * jax.nn.sigmoid(gates))
 
 
-def formula(out: Array, call: Call, leaves: Leaves, *, per: str) -> Array:
+def formula(out: jax.Array, call: Call, leaves: Leaves, *, per: str) -> jax.Array:
     """Returns `apply` in float64."""
     return out * 2 / (1 + jnp.exp(-jnp.tensordot(call.x, leaves[_PATH], 1)))
 

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
-
 # 1/softplus(0) = 1/ln 2, so that p = 0 is a factor of exactly 1.
 _INVERSE_SOFTPLUS_OF_ZERO = 1.442695041
 _PATH = "per_dim_temp/scale"
@@ -22,7 +20,7 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
     return (Leaf(_PATH, call.query.shape[-1:]),)
 
 
-def factor(scale: Array) -> Array:
+def factor(scale: jax.Array) -> jax.Array:
     """Returns what multiplies the query, [D], for p: 1 where p is 0."""
     return _INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
 

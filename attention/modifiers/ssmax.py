@@ -11,7 +11,6 @@ from attention import masks
 from attention.call import Call
 from attention.records import Leaf, Leaves, Modifier
 
-Array = jax.Array
 _PATH = "ssmax/scale"
 
 
@@ -19,7 +18,7 @@ def leaves(call: Call) -> tuple[Leaf, ...]:
     """Returns s, [H], 1/log S at start."""
     keys = call.key.shape[-3]
 
-    def start(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    def start(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         # May be symbolic in jax.export.
         return jnp.full(shape, 1 / jnp.log(jnp.maximum(jnp.asarray(keys, dtype), 2)), dtype)
 

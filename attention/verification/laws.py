@@ -17,8 +17,7 @@ from attention.masks import Mask
 from attention.variant import Variant
 from attention.verification import check
 
-Array = jax.Array
-Arrays = dict[str, Array]
+Arrays = dict[str, jax.Array]
 
 # Pairs of heads, halves of channels and blocks of tokens divide these; a block of 64 has a next.
 _EXAMPLES, _LENGTH, _HEADS, _SIZE = 4, 80, 4, 8
@@ -148,7 +147,7 @@ def _leaks(variant: Variant, name: str, is_causal: bool) -> list[Leak]:
             for array, entries in hidden.items()
         }
 
-        def outputs_of(arrays: Arrays) -> Array:
+        def outputs_of(arrays: Arrays) -> jax.Array:
             return jnp.where(rows, run(arrays, Mask(**law.mask)), 0)
 
         outputs, pullback = jax.vjp(outputs_of, arrays)
@@ -166,7 +165,7 @@ def _leaks(variant: Variant, name: str, is_causal: bool) -> list[Leak]:
 
 def _problem(
     variant: Variant, is_causal: bool
-) -> tuple[Arrays, Arrays, Callable[[Arrays, Mask], Array]]:
+) -> tuple[Arrays, Arrays, Callable[[Arrays, Mask], jax.Array]]:
     """Returns arrays [B, T, ...] by name, large ones to replace entries, and what runs them."""
     rng = np.random.default_rng(1)
     drawn = check.draw(variant, (_LENGTH, _HEADS, _SIZE))
@@ -189,7 +188,7 @@ def _problem(
     return arrays, large, lambda arrays, mask: host.apply(params, mask=mask, **arrays)
 
 
-def _share(part: Array, whole: Array) -> float:
+def _share(part: jax.Array, whole: jax.Array) -> float:
     """Returns the largest entry of a part over the largest of the whole, 0 where all are 0."""
     largest = np.abs(part).max()
     return float(largest and largest / np.abs(whole).max())

@@ -22,8 +22,6 @@ from attention.kernels.inputs import per_query_head
 from attention.mixers import laser_shift
 from attention.probe import Layer
 
-Array = jax.Array
-
 # log10 of the histogram's edges. Bin 0 lies below the first edge; bin k holds 10^edge[k-1] <= a <
 # 10^edge[k]; the last one is open above, since a rounded softmax may exceed 1 by an ulp.
 HISTOGRAM_EDGES: tuple[float, ...] = tuple(-12.0 + 0.5 * step for step in range(25))
@@ -34,7 +32,7 @@ SHARES = {"share_below_1e-3": -3.0, "share_below_1e-7": -7.0}
 PROJECTIONS = ("query", "key", "value")
 
 
-def measure(layer: Layer) -> dict[str, Array]:
+def measure(layer: Layer) -> dict[str, jax.Array]:
     """Returns the numbers of an observed call by name; differentiate nothing through it.
 
     `summary` makes its record of them. at_least int32 [B, 24]: visible entries of 10^edge or more,
@@ -65,7 +63,7 @@ def measure(layer: Layer) -> dict[str, Array]:
     }
 
 
-def _counts(weights: Array, visible: Array) -> dict[str, Array]:
+def _counts(weights: jax.Array, visible: jax.Array) -> dict[str, jax.Array]:
     """Returns at_least [B, 24], entries [B] and unknown [B]: int32 holds one batch entry's counts.
 
     Hidden entries are 0 here, below every edge.
@@ -84,13 +82,13 @@ def _counts(weights: Array, visible: Array) -> dict[str, Array]:
     }
 
 
-def _mean(values: Array, where: Array) -> Array:
+def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
     """Returns the mean of some values, 0 of none: `summary` knows how many there were."""
     count = jnp.maximum(jnp.sum(where, dtype=jnp.int32), 1)
     return jnp.sum(jnp.where(where, values, 0)) / count.astype(values.dtype)
 
 
-def _value_ranges(layer: Layer) -> dict[str, Array]:
+def _value_ranges(layer: Layer) -> dict[str, jax.Array]:
     """Returns max − min of V over valid keys: its least, median and greatest, in nats for LASER.
 
     A channel is one of a batch entry and head, as for LASER's shift: B·H·Dv of them, those without
@@ -117,7 +115,7 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     }
 
 
-def _median(values: Array, where: Array) -> Array:
+def _median(values: jax.Array, where: jax.Array) -> jax.Array:
     """Returns the median of some values; NaN if one of them is."""
     ordered = jnp.sort(jnp.where(where, values, jnp.inf).reshape(-1))
     count = jnp.sum(where, dtype=jnp.int32)
@@ -126,7 +124,7 @@ def _median(values: Array, where: Array) -> Array:
     return jnp.where(jnp.any(jnp.isnan(values) & where), jnp.nan, middle)
 
 
-def norm(array: Array) -> Array:
+def norm(array: jax.Array) -> jax.Array:
     """Returns the Euclidean norm of all elements, in float32 or wider."""
     wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
     # Scaled by the largest: a gradient of 1e-23 squared is 0 in float32.
@@ -135,7 +133,7 @@ def norm(array: Array) -> Array:
     return size * jnp.sqrt(jnp.sum(jnp.square(wide / safe)))
 
 
-def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
+def kernel_norms(gradients: Any, path: str) -> dict[str, jax.Array]:
     """Returns the norms of the gradients on W_Q, W_K, W_V: those there are, by PROJECTIONS' names.
 
     `gradients` is a tree like the parameters; the kernels lie at `path`/query/kernel and so on, as

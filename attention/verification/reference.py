@@ -20,7 +20,6 @@ from attention.call import Call, LayerIndex
 from attention.records import Leaf, Leaves
 from attention.variant import Variant
 
-Array = jax.Array
 Tree = Mapping[str, Mapping[str, Any]]
 # Draws of random signs by which the size of a leaf's gradient is judged.
 _DRAWS = 4
@@ -110,8 +109,8 @@ def float64() -> Any:
 
 @functools.lru_cache(256)
 def _compiled(variant: Variant, layer: int, scale: float | None) -> Callable[..., Any]:
-    def run(arrays: Any, tree: Any, mask: Any, cotangent: Array, signs: Array) -> Any:
-        def forward(arrays: Any, tree: Any) -> Array:
+    def run(arrays: Any, tree: Any, mask: Any, cotangent: jax.Array, signs: jax.Array) -> Any:
+        def forward(arrays: Any, tree: Any) -> jax.Array:
             return _output(variant, arrays, tree, mask, layer, scale)
 
         output, pullback = jax.vjp(forward, arrays, tree)
@@ -122,7 +121,7 @@ def _compiled(variant: Variant, layer: int, scale: float | None) -> Callable[...
     return jax.jit(run)
 
 
-def _squares(tree: Any) -> dict[str, Array]:
+def _squares(tree: Any) -> dict[str, jax.Array]:
     return {
         module: sum((jnp.sum(leaf**2) for leaf in group.values()), jnp.zeros(()))
         for module, group in tree.items()
@@ -131,7 +130,7 @@ def _squares(tree: Any) -> dict[str, Array]:
 
 def _output(
     variant: Variant, arrays: Any, tree: Any, mask: Any, layer: int, scale: float | None
-) -> Array:
+) -> jax.Array:
     """Returns the output [T, H, Dv] of a variant's formulas."""
     memory = dict(arrays)
     query, key, value, x = (memory.pop(name, None) for name in ("query", "key", "value", "x"))
@@ -152,7 +151,7 @@ def _output(
         call = modifier.formula(call, _leaves(modifier, call, given, tree), **given)
     factor = (size**-0.5 if scale is None else scale) / call.temperature
 
-    def logits(query: Array, key: Array) -> Array:
+    def logits(query: jax.Array, key: jax.Array) -> jax.Array:
         scores = factor * jnp.einsum("thd,shd->hts", query, key)
         known = scores[..., :keys]
         for modifier, given in acting["score"]:
@@ -160,7 +159,7 @@ def _output(
         return scores.at[..., :keys].set(known) + call.bias
 
     whole = _with_heads(call, call.query.shape[1])
-    output: Array = mixer.formula(whole, leaves, logits, **options)
+    output: jax.Array = mixer.formula(whole, leaves, logits, **options)
     call = call._replace(query=query, key=call.key[:keys], value=call.value[:keys])
     whole = _with_heads(call, heads)
     for modifier, given in acting["output"]:
@@ -179,7 +178,7 @@ def _with_heads(call: Call, heads: int) -> Call:
 def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> Leaves:
     """Returns a part's leaves from a parameter tree, and its constants."""
 
-    def value(leaf: Leaf) -> Array:
+    def value(leaf: Leaf) -> jax.Array:
         if not leaf.is_learned:
             return leaf.start(None, leaf.shape, jnp.float64)
         module, name = leaf.path.split("/")

@@ -20,8 +20,6 @@ from workloads.base import sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
-Array = jax.Array
-
 
 def make(
     row: WorkloadSpec, variant: Any, options: Options, **extra_paths: str
@@ -95,7 +93,7 @@ class AlgoperfWorkload(spec.Workload):
     algoperf_commit = property(attrgetter("theirs.algoperf_commit"))
     algoperf_changed_files = property(attrgetter("theirs.algoperf_changed_files"))
 
-    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
+    def init_model_fn(self, rng: jax.Array) -> tuple[spec.Parameters, spec.ModelState]:
         params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))
         return params, model_state
 
@@ -105,11 +103,11 @@ class AlgoperfWorkload(spec.Workload):
         augmented_and_preprocessed_input_batch: spec.Batch,
         model_state: spec.ModelState,
         mode: spec.ForwardPassMode,
-        rng: Array,
+        rng: jax.Array,
         update_batch_norm: bool,
         use_running_average_bn: bool | None = None,
         dropout_rate: Any = 0.0,
-    ) -> tuple[Array, spec.ModelState]:
+    ) -> tuple[jax.Array, spec.ModelState]:
         """Returns logits and the model state.
 
         AlgoPerf's Dropout takes a traced rate (algoperf/jax_utils.py, since April 2025), so that
@@ -178,7 +176,7 @@ class AlgoperfWorkload(spec.Workload):
         global_batch_size: int,
         params: spec.Parameters,
         model_state: spec.ModelState,
-        rng: Array,
+        rng: jax.Array,
         data_dir: str,
         imagenet_v2_data_dir: str | None = None,
         global_step: int = 0,

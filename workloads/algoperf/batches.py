@@ -70,26 +70,24 @@ def _keyed(tf: Any, key: Any) -> Any:
     return Substitute(tf, random=Substitute(tf.random, uniform=uniform))
 
 
-Array = jax.Array
-
 # Of the keys that a seed gives; 2 is the data's (sweeps/training/train_step.py).
 _DATA = 2
 
 
-def raw_key(rng: Array) -> Array:
+def raw_key(rng: jax.Array) -> jax.Array:
     """Returns a key as AlgoPerf takes it, uint32 of shape (2,): its readers index keys."""
     typed = jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(rng) if typed else rng
 
 
-def data_key(data_rng: int | Array) -> Array:
+def data_key(data_rng: int | jax.Array) -> jax.Array:
     """Returns the raw key of a seed's data, or that of a given key."""
     if isinstance(data_rng, int):
         return jax.random.fold_in(jax.random.PRNGKey(data_rng), _DATA)
     return raw_key(data_rng)
 
 
-def with_own_torch_generator(queue: Iterator[Any], key: Array) -> Iterator[Any]:
+def with_own_torch_generator(queue: Iterator[Any], key: jax.Array) -> Iterator[Any]:
     """Yields a queue's batches, torch's global generator being the queue's while one is drawn."""
     import torch
 

@@ -25,8 +25,6 @@ from attention.masks import merged
 from attention.variant import Variant
 from workloads.base.injection import Substitute
 
-Array = jax.Array
-
 # AlgoPerf 1.0's logits and its weighted mean of the values.
 _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
 # The calls of one layer, in order, in each version.
@@ -81,15 +79,15 @@ class _Layer:
         self.prepared: Any = None
 
     def dot_product_attention(
-        self, query: Array, key: Array, value: Array, **settings: Any
-    ) -> Array:
+        self, query: jax.Array, key: jax.Array, value: jax.Array, **settings: Any
+    ) -> jax.Array:
         """In place of jax.nn's: the variant. TypeError for a setting that no variant takes."""
         self.calls.append("dot_product_attention")
         # It chooses among backends that compute the same; ours is the variant's `kernel`.
         settings.pop("implementation", None)
         return _InScope(self.function, parent=self.scope)(query, key, value, **settings)
 
-    def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> Array:
+    def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> jax.Array:
         """jnp's, but for the two of attention: logits of other queries, a mean of other values."""
         if subscripts in (_LOGITS, _MEAN):
             self.calls.append(subscripts)
@@ -109,7 +107,7 @@ class _Layer:
             return jnp.einsum(subscripts, *operands, **settings)
         weights, value = operands
 
-        def mean(values: Array) -> Array:
+        def mean(values: jax.Array) -> jax.Array:
             return jnp.einsum(subscripts, weights, values, **settings)
 
         # The layer is causal, by its name: its mask is in the weights already.

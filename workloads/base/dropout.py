@@ -12,9 +12,8 @@ from flax import linen as nn
 
 from attention.functions import scrambled
 
-Array = jax.Array
 Rate = Any  # a float or a traced scalar
-_rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", default=None)
+_rows: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("rows", default=None)
 
 
 class Dropout(nn.Module):
@@ -25,7 +24,9 @@ class Dropout(nn.Module):
     """
 
     @nn.compact
-    def __call__(self, inputs: Array, rate: float | Array, deterministic: bool) -> Array:
+    def __call__(
+        self, inputs: jax.Array, rate: float | jax.Array, deterministic: bool
+    ) -> jax.Array:
         """Returns inputs with dropout applied, unchanged if `deterministic`."""
         if deterministic or (isinstance(rate, float) and rate == 0.0):
             return inputs
@@ -37,7 +38,7 @@ class Dropout(nn.Module):
 
 
 @contextlib.contextmanager
-def rows_of_a_batch(rows: Array) -> Iterator[None]:
+def rows_of_a_batch(rows: jax.Array) -> Iterator[None]:
     """Inside this context a microbatch draws the masks of its rows in the whole batch.
 
     rows: int32 [b], the place of each row of the microbatch in the batch.
@@ -49,7 +50,7 @@ def rows_of_a_batch(rows: Array) -> Iterator[None]:
         _rows.reset(token)
 
 
-def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
+def keep_mask(key: jax.Array, keep: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns a bool array, each entry True with probability `keep` (to 2^-24).
 
     One threefry key per call, then MurmurHash3's finaliser over the position. jax.random.bernoulli

@@ -20,7 +20,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from workloads.base.options import MESH_AXES, check_batch, mesh_shape
 
-Array = jax.Array
 # Examples are divided over these; 'tensor' divides heads and MLP of each.
 BATCH_AXES = MESH_AXES[:2]
 
@@ -136,7 +135,7 @@ class Devices:
             batch,
         )
 
-    def parts(self, batch: Any, number: int) -> tuple[Any, Array]:
+    def parts(self, batch: Any, number: int) -> tuple[Any, jax.Array]:
         """Returns a batch [B, …] in parts [number, B/number, …], and the rows of each, int32.
 
         Every part has rows of every device, which stay where they are. For use inside jit. Raises
@@ -146,7 +145,7 @@ class Devices:
         check_batch(size, self._parts, number)
         place = NamedSharding(self.mesh, PartitionSpec(None, BATCH_AXES))
 
-        def cut(leaf: Array) -> Array:
+        def cut(leaf: jax.Array) -> jax.Array:
             inner = leaf.shape[1:]
             of_devices = leaf.reshape(self._parts, number, -1, *inner)
             leaf = jnp.swapaxes(of_devices, 0, 1).reshape(number, size // number, *inner)
@@ -161,7 +160,7 @@ class Devices:
         return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def seed_and_key(data_rng: Any) -> tuple[int, Array]:
+def seed_and_key(data_rng: Any) -> tuple[int, jax.Array]:
     """Returns NumPy's seed and JAX's key for a seed (int) or a JAX key."""
     if isinstance(data_rng, int):
         return data_rng, jax.random.key(data_rng)

@@ -19,8 +19,6 @@ from workloads.base import loader, sharding, sources, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
-Array = jax.Array
-
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -132,7 +130,7 @@ class BaseWorkload(spec.Workload):
         """Rounded up to what divides over the devices: evaluations fill up with weight 0."""
         return self.devices.rounded_up(self._sizes.eval_batch_size)
 
-    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
+    def init_model_fn(self, rng: jax.Array) -> tuple[spec.Parameters, spec.ModelState]:
         """Returns parameters, placed by `parameter_rules`, and the replicated model state or None.
 
         The key is split as AlgoPerf does, so that equal keys give AlgoPerf's initial values.
@@ -152,7 +150,7 @@ class BaseWorkload(spec.Workload):
         return params, model_state or None
 
     @abc.abstractmethod
-    def _initial_variables(self, key: Array) -> dict[str, Any]:
+    def _initial_variables(self, key: jax.Array) -> dict[str, Any]:
         """Returns the model's variables, 'params' among them."""
 
     def model_fn(
@@ -161,11 +159,11 @@ class BaseWorkload(spec.Workload):
         augmented_and_preprocessed_input_batch: spec.Batch,
         model_state: spec.ModelState,
         mode: spec.ForwardPassMode,
-        rng: Array,
+        rng: jax.Array,
         update_batch_norm: bool,
         use_running_average_bn: bool | None = None,
         dropout_rate: Any = 0.0,
-    ) -> tuple[Array, spec.ModelState]:
+    ) -> tuple[jax.Array, spec.ModelState]:
         """Logits float32 of a model without state, and None; `dropout_rate` may be traced."""
         logits = self._called_model().apply(
             {"params": params},
@@ -310,7 +308,7 @@ class BaseWorkload(spec.Workload):
             self._cached.batches[key] = kept
 
     @abc.abstractmethod
-    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> Any:
+    def _finish(self, batch: spec.Batch, key: jax.Array | None, step: Any) -> Any:
         """Returns the loader's batch as `model_fn` and `loss_fn` take it; compiled.
 
         key: of the seed's data; None in evaluations. step: of training; in evaluations the number
@@ -320,7 +318,7 @@ class BaseWorkload(spec.Workload):
     @abc.abstractmethod
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], Any]:
+    ) -> tuple[dict[str, jax.Array], Any]:
         """Returns sums over a finished batch, and a tree of predictions for the host: 'values' and
         'weights' [B] of the items, as in `spec.Answers`, unless `_items` makes them of others."""
 
@@ -343,7 +341,7 @@ class BaseWorkload(spec.Workload):
         global_batch_size: int,
         params: spec.Parameters,
         model_state: spec.ModelState,
-        rng: Array,
+        rng: jax.Array,
         data_dir: str,
         global_step: int = 0,
     ) -> dict[str, float]:

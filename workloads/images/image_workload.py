@@ -32,7 +32,6 @@ from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import image_set, imagenet, images, vit
 
-Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
 _MIXUP = 2
 # AlgoPerf's ImageNet statistics (imagenet_resnet/workload.py), of red, green and blue in [0, 255].
@@ -83,17 +82,17 @@ class ImageWorkload(BaseWorkload):
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "head"
 
-    def _initial_variables(self, key: Array) -> dict[str, Any]:
+    def _initial_variables(self, key: jax.Array) -> dict[str, Any]:
         size = self._data.image_size
         return self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
 
     def loss_fn(
         self,
-        label_batch: Array,
-        logits_batch: Array,
-        mask_batch: Array | None = None,
+        label_batch: jax.Array,
+        logits_batch: jax.Array,
+        mask_batch: jax.Array | None = None,
         label_smoothing: Any = 0.0,
-    ) -> dict[str, Array]:
+    ) -> dict[str, jax.Array]:
         """Cross-entropy; labels [B] int or mixed [B, C]; smoothing (1 − s)·y + s/C (optax)."""
         classes = self._data.num_classes
         labels = label_batch
@@ -130,7 +129,7 @@ class ImageWorkload(BaseWorkload):
             decoded["image"] = decoded["image"][..., :1].copy()
         return decoded
 
-    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: jax.Array | None, step: Any) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.
 
         mixup (arXiv:1710.09412) with one weight per batch and the neighbour as partner, as
@@ -152,7 +151,7 @@ class ImageWorkload(BaseWorkload):
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         logits = self._eval_logits(params, model_state, batch)
         # The argmax of NaN is class 0.
         right = (jnp.argmax(logits, -1) == batch["targets"]) & ~jnp.isnan(logits).any(-1)

@@ -19,8 +19,6 @@ from attention.kernels import inputs
 from attention.masks import Mask
 from attention.variant import Variant
 
-Array = jax.Array
-
 # Settings of MaxText that change attention itself: the values that are allowed.
 SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "attention_sink": (False,),
@@ -64,7 +62,7 @@ class Substitution:
     """
 
     variant: Variant
-    x: Array | None = None
+    x: jax.Array | None = None
     calls: int = 0
     layers: int | None = None
 
@@ -99,16 +97,16 @@ class Substitution:
     def attend(
         self,
         operator: Any,
-        original: Callable[..., Array],
-        query: Array,
-        key: Array,
-        value: Array,
-        decoder_segment_ids: Array | None,
-        inputs_positions: Array | None,
+        original: Callable[..., jax.Array],
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        decoder_segment_ids: jax.Array | None,
+        inputs_positions: jax.Array | None,
         model_mode: str,
         *args: Any,
         **named: Any,
-    ) -> Array:
+    ) -> jax.Array:
         """Returns the output [B, T, H, D] of an operator, in place of `original`.
 
         query [B, T, H, D]; key, value [B, T, K, D]; decoder_segment_ids: int [B, T], negative where
@@ -151,7 +149,12 @@ class Substitution:
         )[0]
 
     def run_layer(
-        self, layer: Any, original: Callable[..., Any], inputs_q: Array, *args: Any, **named: Any
+        self,
+        layer: Any,
+        original: Callable[..., Any],
+        inputs_q: jax.Array,
+        *args: Any,
+        **named: Any,
     ) -> Any:
         """Runs an attention layer, whose input the operator in it gets."""
         self.x = inputs_q
@@ -184,7 +187,7 @@ class Substitution:
         return output
 
 
-def _axes(leaf: Array, width: int) -> tuple[str | None, ...]:
+def _axes(leaf: jax.Array, width: int) -> tuple[str | None, ...]:
     """Returns the names of a leaf's axes for MaxText's rules, which divide [W, …] over devices."""
     others = (None,) * (leaf.ndim - 1)
     return ("embed" if others and leaf.shape[0] == width else None, *others)[: leaf.ndim]

@@ -15,8 +15,6 @@ from flax import linen as nn
 
 from workloads.base.dropout import Dropout
 
-Array = jax.Array
-
 
 class LayerNorm(nn.Module):
     """(x - mean)/√(var + 1e-6)·(1 + scale) + bias over the last axis; scale starts at 0."""
@@ -24,7 +22,7 @@ class LayerNorm(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns inputs [..., C] normalised, in `dtype`."""
         scale = self.param("scale", nn.initializers.zeros, (inputs.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (inputs.shape[-1],))
@@ -47,8 +45,8 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Array, paddings: Array, update: bool, use_running_average: bool
-    ) -> Array:
+        self, inputs: jax.Array, paddings: jax.Array, update: bool, use_running_average: bool
+    ) -> jax.Array:
         """Returns inputs [B, T, C] normalised, in `dtype`; 0 if paddings [B, T] are 1."""
         shape = (inputs.shape[-1],)
         mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
@@ -66,11 +64,11 @@ class BatchNorm(nn.Module):
         factor = (1 + scale) / jnp.sqrt(spread + 1e-3)
         return (((wide - centre) * factor + bias) * valid).astype(self.dtype)
 
-    def _moved(self, average: Array, new: Array) -> Array:
+    def _moved(self, average: jax.Array, new: jax.Array) -> jax.Array:
         return self.momentum * average + (1 - self.momentum) * new
 
 
-def masked_moments(inputs: Array, valid: Array) -> tuple[Array, Array]:
+def masked_moments(inputs: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns mean and biased variance [C] of the valid frames (valid [B, T, 1] of 1) of [B, T, C].
 
     Both are 0 if no frame is valid.
@@ -93,8 +91,8 @@ class Subsample(nn.Module):
 
     @nn.compact
     def __call__(
-        self, features: Array, paddings: Array, dropout_rate: Any, train: bool
-    ) -> tuple[Array, Array]:
+        self, features: jax.Array, paddings: jax.Array, dropout_rate: Any, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
         """Returns frames [B, ⌈T/4⌉, dim] and their paddings for features [B, T, F]."""
         hidden = features[..., None].astype(self.dtype)
         for _ in range(2):
@@ -113,7 +111,7 @@ class Conv2dSubsampling(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Array, paddings: Array) -> tuple[Array, Array]:
+    def __call__(self, inputs: jax.Array, paddings: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns [B, ⌈T/2⌉, ⌈F/2⌉, channels] and paddings [B, ⌈T/2⌉] for [B, T, F, C]."""
         shape = (3, 3, inputs.shape[-1], self.channels)
         kernel = self.param("kernel", nn.initializers.xavier_uniform(), shape)
@@ -130,7 +128,7 @@ class Conv2dSubsampling(nn.Module):
         return hidden * (1 - paddings[:, :, None, None]).astype(self.dtype), paddings
 
 
-def sine_positions(length: int, dim: int) -> Array:
+def sine_positions(length: int, dim: int) -> jax.Array:
     """Returns sines, then cosines, of time at dim // 2 rates from 1 to 1e-4, float32 [length, dim].
 
     An odd `dim` gets a last column of 0.
@@ -164,7 +162,7 @@ class SpecAug(nn.Module):
 
     masks: SpecAugMasks = SpecAugMasks()
 
-    def __call__(self, features: Array, paddings: Array) -> Array:
+    def __call__(self, features: jax.Array, paddings: jax.Array) -> jax.Array:
         """Returns features [B, T, F] with spans at 0; paddings [B, T] give the lengths."""
         masks = self.masks
         lengths = jnp.sum(1.0 - paddings, axis=-1).astype(jnp.int32)[:, None]
@@ -178,8 +176,8 @@ class SpecAug(nn.Module):
         return jnp.where(frames[:, :, None] | bins[:, None, :], 0, features)
 
     def _spans(
-        self, count: int, available: Array, longest: Array, bound: Array, size: int
-    ) -> Array:
+        self, count: int, available: jax.Array, longest: jax.Array, bound: jax.Array, size: int
+    ) -> jax.Array:
         """Returns bool [B, size], True inside any of `count` spans per example.
 
         available, longest, bound [B, 1]: spans lie in [0, available) and have

@@ -23,10 +23,10 @@ import optax
 
 from workloads.speech.corpora.speech_tokenizer import BLANK
 
-Array = jax.Array
 
-
-def losses(logits: Array, logit_paddings: Array, targets: Array, target_paddings: Array) -> Array:
+def losses(
+    logits: jax.Array, logit_paddings: jax.Array, targets: jax.Array, target_paddings: jax.Array
+) -> jax.Array:
     """Returns -log p(targets | logits) in nats per example, float32 [B].
 
     logits [B, T, V]; targets [B, U]; paddings are 1 beyond the end. An example whose targets do
@@ -41,7 +41,7 @@ def losses(logits: Array, logit_paddings: Array, targets: Array, target_paddings
     )
 
 
-def greedy_decode(logits: Array, logit_paddings: Array) -> tuple[Array, Array]:
+def greedy_decode(logits: jax.Array, logit_paddings: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the best symbol of every frame with repeats merged and blanks dropped.
 
     logits [B, T, V], logit_paddings [B, T], all padding at the end. The result is symbols int32

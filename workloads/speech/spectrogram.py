@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = jax.Array
-
 SAMPLE_RATE = 16_000
 NUM_BINS = 80
 FRAME_STEP = 160
@@ -51,7 +49,7 @@ _STDDEV = (
 # fmt: on
 
 
-def log_mel(audio: Array, paddings: Array) -> tuple[Array, Array]:
+def log_mel(audio: jax.Array, paddings: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns normalised features [B, T, 80] and their paddings [B, T], both float32.
 
     audio [B, N]: 16-bit samples as numbers in [-32768, 32767]; paddings [B, N]: 1 beyond the end.
@@ -70,13 +68,13 @@ def log_mel(audio: Array, paddings: Array) -> tuple[Array, Array]:
     return (features - mean) / stddev, _frame_paddings(paddings)
 
 
-def _power(windows: Array) -> Array:
+def _power(windows: jax.Array) -> jax.Array:
     """Returns |DFT|² of windows [..., 400], zeros behind, at 257 frequencies from 0 to 8 kHz."""
     spectrum = jnp.fft.rfft(windows, _FFT_SIZE, axis=-1)
     return jnp.square(spectrum.real) + jnp.square(spectrum.imag)
 
 
-def _power_by_products(windows: Array) -> Array:
+def _power_by_products(windows: jax.Array) -> jax.Array:
     """Returns `_power`, by the definition of the transform in products of float32 numbers."""
     frequencies = jnp.arange(_FFT_SIZE // 2 + 1)
     turns = jnp.arange(windows.shape[-1])[:, None] * frequencies % _FFT_SIZE
@@ -89,7 +87,7 @@ def _power_by_products(windows: Array) -> Array:
     return jnp.square(real) + jnp.square(imaginary)
 
 
-def frames(signal: Array) -> Array:
+def frames(signal: jax.Array) -> jax.Array:
     """Returns overlapping frames [B, T, 401] of a signal [B, N], 160 samples apart.
 
     Frames are cut from blocks of one step each: slices, where a gather of the same samples takes
@@ -101,7 +99,7 @@ def frames(signal: Array) -> Array:
     return jnp.concatenate(parts, axis=-1)[..., :FRAME_SIZE]
 
 
-def _blocks(signal: Array) -> Array:
+def _blocks(signal: jax.Array) -> jax.Array:
     """Returns the signal's frame steps [B, T + 2, 160], zeros beyond the last frame's samples."""
     batch, size = signal.shape
     if size < FRAME_SIZE:
@@ -111,7 +109,7 @@ def _blocks(signal: Array) -> Array:
     return signal.reshape(batch, -1, FRAME_STEP)
 
 
-def _frame_paddings(paddings: Array) -> Array:
+def _frame_paddings(paddings: jax.Array) -> jax.Array:
     """Returns the least padding in each frame [B, T]: min(frames(paddings)) without the frames.
 
     Frames would cost a CPU as much as a third of the features.
@@ -122,7 +120,7 @@ def _frame_paddings(paddings: Array) -> Array:
     return jnp.minimum(jnp.minimum(whole[:, :-1], whole[:, 1:]), part)
 
 
-def _preemphasised(framed: Array) -> Array:
+def _preemphasised(framed: jax.Array) -> jax.Array:
     """x_0·(1 - a), then x_n - a·x_{n-1}: HTK's form, [B, T, 401] to [B, T, 400]."""
     first = framed[..., :1] * (1.0 - _PREEMPHASIS)
     return jnp.concatenate([first, framed[..., 1:-1] - _PREEMPHASIS * framed[..., :-2]], axis=-1)
@@ -134,7 +132,7 @@ def _hann() -> np.ndarray:
     return 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(size) / size)
 
 
-def mel_weights() -> Array:
+def mel_weights() -> jax.Array:
     """Returns triangular band weights [257, 80] float32, linear in mel(f) = 1127·ln(1 + f/700).
 
     In float32 as AlgoPerf computes them: rounded edges move weights by up to 1e-5.
@@ -149,5 +147,5 @@ def mel_weights() -> Array:
     return jnp.pad(weights, ((1, 0), (0, 0)))  # HTK leaves the constant component out
 
 
-def _mel(hertz: Array | float) -> Array:
+def _mel(hertz: jax.Array | float) -> jax.Array:
     return 1127.0 * jnp.log(1.0 + hertz / 700.0)

@@ -37,8 +37,6 @@ from workloads.speech.corpora import (
     speech_tokenizer,
 )
 
-Array = jax.Array
-
 
 @dataclasses.dataclass(frozen=True)
 class Speech:
@@ -91,7 +89,7 @@ class SpeechWorkload(BaseWorkload):
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "Dense_0"
 
-    def _initial_variables(self, key: Array) -> dict[str, Any]:
+    def _initial_variables(self, key: jax.Array) -> dict[str, Any]:
         """Returns float32 parameters and `batch_stats`."""
         # No parameter's shape depends on the audio's length.
         audio = jnp.zeros((1, 4 * spectrogram.FRAME_SIZE))
@@ -104,11 +102,11 @@ class SpeechWorkload(BaseWorkload):
         augmented_and_preprocessed_input_batch: spec.Batch,
         model_state: spec.ModelState,
         mode: spec.ForwardPassMode,
-        rng: Array,
+        rng: jax.Array,
         update_batch_norm: bool,
         use_running_average_bn: bool | None = None,
         dropout_rate: Any = 0.0,
-    ) -> tuple[tuple[Array, Array], spec.ModelState]:
+    ) -> tuple[tuple[jax.Array, jax.Array], spec.ModelState]:
         """Returns (logits float32 [B, T, V], paddings [B, T]) and the new model state.
 
         TRAIN turns on SpecAugment and dropout. Batch norm uses the batch's own statistics in
@@ -132,11 +130,11 @@ class SpeechWorkload(BaseWorkload):
 
     def loss_fn(  # type: ignore[override]
         self,
-        label_batch: tuple[Array, Array],
-        logits_batch: tuple[Array, Array],
-        mask_batch: Array | None = None,
+        label_batch: tuple[jax.Array, jax.Array],
+        logits_batch: tuple[jax.Array, jax.Array],
+        mask_batch: jax.Array | None = None,
         label_smoothing: Any = 0.0,
-    ) -> dict[str, Array]:
+    ) -> dict[str, jax.Array]:
         """CTC loss in nats. `n_valid_examples` counts valid target ids, at least 1.
 
         label_batch: ids and paddings [B, U]; logits_batch: [B, T, V] and paddings [B, T];
@@ -181,7 +179,7 @@ class SpeechWorkload(BaseWorkload):
             data.vocab_size,
         )
 
-    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> Any:
+    def _finish(self, batch: spec.Batch, key: jax.Array | None, step: Any) -> Any:
         """Returns a batch as AlgoPerf's models take it.
 
         `inputs`: samples float32 [B, N] (16-bit values as numbers) and paddings float32 [B, N];
@@ -197,7 +195,7 @@ class SpeechWorkload(BaseWorkload):
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Decodes on the devices; the host counts words."""
         weights = batch["weights"]
         targets, target_paddings = batch["targets"]
@@ -242,7 +240,7 @@ class SpeechWorkload(BaseWorkload):
         return [speech_tokenizer.decode(self._tokenizers[data_dir], row) for row in rows]
 
 
-def _paddings(lengths: Array, size: int) -> Array:
+def _paddings(lengths: jax.Array, size: int) -> jax.Array:
     return (jnp.arange(size) >= lengths[:, None]).astype(jnp.float32)
 
 

@@ -24,8 +24,6 @@ from jax.sharding import Mesh, PartitionSpec
 
 from workloads.base.sharding import BATCH_AXES, token_axes
 
-Array = jax.Array
-
 _BATCH = PartitionSpec(BATCH_AXES)
 _TABLE = PartitionSpec("tensor", "fsdp")
 _REPLICATED = PartitionSpec()
@@ -35,12 +33,12 @@ _REPLICATED = PartitionSpec()
 def summed(
     mesh: Mesh,
     most: int,
-    hidden: Array,
-    embedding: Array,
-    labels: Array,
-    weights: Array,
-    label_smoothing: Array | float,
-) -> Array:
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    label_smoothing: jax.Array | float,
+) -> jax.Array:
     """Returns the weighted sum of all tokens' cross-entropy, nats, float32; as the whole logits'.
 
     A chunk has at most `most` tokens of a device.
@@ -56,12 +54,12 @@ def sums(
     mesh: Mesh,
     most: int,
     with_correct: bool,
-    hidden: Array,
-    embedding: Array,
-    labels: Array,
-    weights: Array,
-    label_smoothing: Array | float = 0.0,
-) -> tuple[dict[str, Array], Array]:
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    label_smoothing: jax.Array | float = 0.0,
+) -> tuple[dict[str, jax.Array], jax.Array]:
     """Returns 'loss', as `summed`, and if asked 'correct', how many labels have the highest logit:
     both weighted, float32; and the last of them of each sequence [B]. Not differentiable."""
     tokens = token_axes(mesh, labels.shape[1])
@@ -73,12 +71,12 @@ def sums(
 def at_places(
     mesh: Mesh,
     most: int,
-    hidden: Array,
-    embedding: Array,
-    labels: Array,
-    places: Array,
-    counts: Array,
-) -> tuple[Array, Array]:
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    places: jax.Array,
+    counts: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
     """Returns the labels' log-probabilities float32 and the most probable words int32, both [B, N].
 
     Logits are made at places alone, of at most `most` places of a device at a time. places int32
@@ -94,15 +92,22 @@ def at_places(
 
 
 def _device_places(
-    most: int, hidden: Array, embedding: Array, labels: Array, places: Array, counts: Array
-) -> tuple[Array, Array]:
+    most: int,
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    places: jax.Array,
+    counts: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
     table = _gathered(embedding, hidden.dtype)
     flat, wanted = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
     size = min(most, wanted.size)
     chunks = -(-wanted.size // size)
     where = jnp.pad(places.reshape(-1), (0, chunks * size - wanted.size))
 
-    def chunk(number: Array, results: tuple[Array, Array]) -> tuple[Array, Array]:
+    def chunk(
+        number: jax.Array, results: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         here = jax.lax.dynamic_slice_in_dim(where, number * size, size)
         logits, _, _, losses = _chunk(table, flat[here], wanted[here], jnp.float32(0))
         log_probabilities, words = (
@@ -119,8 +124,8 @@ def _device_places(
 
 
 def _forward(
-    mesh: Mesh, most: int, hidden: Array, *arguments: Any
-) -> tuple[Array, tuple[Array, Array]]:
+    mesh: Mesh, most: int, hidden: jax.Array, *arguments: Any
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     tokens = token_axes(mesh, hidden.shape[1])
     run = functools.partial(_device_gradients, most, tokens)
     results = _REPLICATED, tokens, _TABLE
@@ -128,7 +133,9 @@ def _forward(
     return total, (by_hidden, by_embedding)
 
 
-def _backward(mesh: Mesh, most: int, saved: tuple[Array, Array], cotangent: Array) -> Any:
+def _backward(
+    mesh: Mesh, most: int, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> Any:
     scaled = [(leaf * cotangent).astype(leaf.dtype) for leaf in saved]
     return *scaled, None, None, None
 
@@ -147,15 +154,15 @@ def _device_sums(
     most: int,
     with_correct: bool,
     tokens: PartitionSpec,
-    hidden: Array,
-    embedding: Array,
-    labels: Array,
-    weights: Array,
-    label_smoothing: Array,
-) -> tuple[dict[str, Array], Array]:
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    label_smoothing: jax.Array,
+) -> tuple[dict[str, jax.Array], jax.Array]:
     table = _gathered(embedding, hidden.dtype)
 
-    def add(sums: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[Any, Array]:
+    def add(sums: dict[str, jax.Array], chunk: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
         hidden, labels, weights = chunk
         logits, _, _, losses = _chunk(table, hidden, labels, label_smoothing)
         values = losses * weights
@@ -176,17 +183,19 @@ def _device_sums(
 def _device_gradients(
     most: int,
     tokens: PartitionSpec,
-    hidden: Array,
-    embedding: Array,
-    labels: Array,
-    weights: Array,
-    label_smoothing: Array,
-) -> tuple[Array, Array, Array]:
+    hidden: jax.Array,
+    embedding: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    label_smoothing: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the sum, and its gradients by hidden (in its dtype) and by the embedding."""
     table = _gathered(embedding, hidden.dtype)
     words = len(table) * jax.lax.axis_size("tensor")
 
-    def add(sums: tuple[Array, Array], chunk: tuple[Array, ...]) -> tuple[Any, Array]:
+    def add(
+        sums: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, ...]
+    ) -> tuple[Any, jax.Array]:
         total, by_table = sums
         hidden, labels, weights = chunk
         logits, is_label, normaliser, losses = _chunk(table, hidden, labels, label_smoothing)
@@ -213,19 +222,19 @@ def _divided(tokens: PartitionSpec) -> tuple[str, ...]:
     return tuple(axis for axis in (*BATCH_AXES, tokens[1]) if axis is not None)
 
 
-def _gathered(embedding: Array, dtype: Any) -> Array:
+def _gathered(embedding: jax.Array, dtype: Any) -> jax.Array:
     """Returns the device's words of the embedding, of whole width, in `dtype`."""
     return jax.lax.all_gather(embedding.astype(dtype), "fsdp", axis=1, tiled=True)
 
 
-def _cut(most: int, *arrays: Array) -> tuple[Array, ...]:
+def _cut(most: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Returns arrays [B, N, …] as [chunks, tokens, …], filled up with zeros (weight 0)."""
     tokens = arrays[1].size
     chunks = -(-tokens // most)
     size = -(-tokens // chunks)
     missing = chunks * size - tokens
 
-    def split(array: Array) -> Array:
+    def split(array: jax.Array) -> jax.Array:
         flat = array.reshape(tokens, *array.shape[2:])
         if missing:
             flat = jnp.pad(flat, [(0, missing)] + [(0, 0)] * (flat.ndim - 1))
@@ -235,8 +244,8 @@ def _cut(most: int, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _chunk(
-    table: Array, hidden: Array, labels: Array, label_smoothing: Array
-) -> tuple[Array, Array, Array, Array]:
+    table: jax.Array, hidden: jax.Array, labels: jax.Array, label_smoothing: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Returns a chunk's logits float32 and where its labels stand, over the words of this device;
     its tokens' log of the sum of exponentials, and their losses."""
     logits = jnp.einsum("nw,vw->nv", hidden, table, preferred_element_type=jnp.float32)
@@ -254,7 +263,7 @@ def _chunk(
     return logits, is_label, normaliser, normaliser - expected
 
 
-def _highest(logits: Array) -> Array:
+def _highest(logits: jax.Array) -> jax.Array:
     """Returns the first of the words with the highest logit, int32 [n]."""
     highest = jax.lax.pmax(jnp.max(logits, axis=-1), "tensor")
     words = jax.lax.axis_size("tensor") * logits.shape[-1]
@@ -262,7 +271,7 @@ def _highest(logits: Array) -> Array:
     return jax.lax.pmin(first, "tensor")
 
 
-def _words(logits: Array) -> Array:
+def _words(logits: jax.Array) -> jax.Array:
     """Returns the numbers of the words that a device's logits [n, V/tensor] are of."""
     first = jax.lax.axis_index("tensor") * logits.shape[-1]
     return first + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)

@@ -55,7 +55,6 @@ from workloads.storage import token_records, tokenizer
 from workloads.text import chunked_loss, transformer
 from workloads.text.text_specs import TransformerSize
 
-Array = jax.Array
 CHOSEN = 0.15
 _MASKED, _RANDOM = 0.8, 0.1
 # Purpose of the draws, folded into the seed's key before the step; training has 1 and 3, mixup 2.
@@ -102,11 +101,11 @@ class TextWorkload(BaseWorkload):
         """The embedding is the output layer too, as in AlgoPerf's WMT workload."""
         return param_key == "embedding"
 
-    def _embedding(self, params: spec.Parameters) -> Array:
+    def _embedding(self, params: spec.Parameters) -> jax.Array:
         """Returns the embedding [V, W], of which logits are made."""
         return params["embedding"]
 
-    def _initial_variables(self, key: Array) -> dict[str, Any]:
+    def _initial_variables(self, key: jax.Array) -> dict[str, Any]:
         """Returns parameters in options.param_dtype."""
         return dict(self._model.init({"params": key}, jnp.zeros((1, self.size.context), jnp.int32)))
 
@@ -119,8 +118,8 @@ class TextWorkload(BaseWorkload):
         return {"at": batch.get("positions")}
 
     def _hidden(
-        self, params: spec.Parameters, batch: spec.Batch, rng: Array | None, dropout_rate: Any
-    ) -> Array:
+        self, params: spec.Parameters, batch: spec.Batch, rng: jax.Array | None, dropout_rate: Any
+    ) -> jax.Array:
         """Returns [B, N, W] of which the embedding makes logits; trains where there is a key."""
         return self._called_model().apply(
             {"params": params},
@@ -137,10 +136,10 @@ class TextWorkload(BaseWorkload):
         params: spec.Parameters,
         batch: spec.Batch,
         model_state: spec.ModelState,
-        rng: Array,
+        rng: jax.Array,
         dropout_rate: Any,
         label_smoothing: Any,
-    ) -> tuple[dict[str, Array], spec.ModelState]:
+    ) -> tuple[dict[str, jax.Array], spec.ModelState]:
         """With options.loss_chunk_tokens the logits of one chunk exist at a time."""
         most, labels = self.options.loss_chunk_tokens, batch["targets"]
         if not most:
@@ -162,7 +161,7 @@ class TextWorkload(BaseWorkload):
 
     def log_probabilities(
         self, params: spec.Parameters, batch: spec.Batch, most: int = 256
-    ) -> tuple[Array, Array]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Returns log-probabilities of targets, float32, and the most probable tokens, int32.
 
         Both are [B, N] and stand as the batch's 'places' do, which with 'counts' say where they are
@@ -194,11 +193,11 @@ class TextWorkload(BaseWorkload):
 
     def loss_fn(
         self,
-        label_batch: Array,
-        logits_batch: Array,
-        mask_batch: Array | None = None,
+        label_batch: jax.Array,
+        logits_batch: jax.Array,
+        mask_batch: jax.Array | None = None,
         label_smoothing: Any = 0.0,
-    ) -> dict[str, Array]:
+    ) -> dict[str, jax.Array]:
         """Cross-entropy in nats, float32; labels [B, N], mask [B] or [B, N]; counts are of tokens.
 
         The target distribution is (1 − s)·onehot + s/V, as in optax.
@@ -239,7 +238,7 @@ class TextWorkload(BaseWorkload):
 
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         most, labels = self.options.loss_chunk_tokens, batch["targets"]
         weights = token_weights(labels.shape, batch["weights"])
         if not most:
@@ -272,14 +271,14 @@ class TextWorkload(BaseWorkload):
         return self._finished(batch, jax.random.key(0), 0)
 
 
-def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:
+def correct(labels: jax.Array, logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """Returns the weights, float32 [B, N], of labels that have the highest logit, 0 for others."""
     # The argmax of NaN is its place.
     right = (jnp.argmax(logits, axis=-1) == labels) & ~jnp.isnan(logits).any(axis=-1)
     return right * token_weights(labels.shape, mask)
 
 
-def token_weights(shape: tuple[int, ...], mask: Array | None) -> Array:
+def token_weights(shape: tuple[int, ...], mask: jax.Array | None) -> jax.Array:
     """Returns float32 weights [B, N] for a mask [B], [B, N] or None (all 1)."""
     if mask is None:
         return jnp.ones(shape, jnp.float32)
@@ -287,7 +286,7 @@ def token_weights(shape: tuple[int, ...], mask: Array | None) -> Array:
     return jnp.broadcast_to(mask, shape).astype(jnp.float32)
 
 
-def _at(logits: Array, labels: Array) -> Array:
+def _at(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns logits[..., label]; as a sum, which needs no gather where V is divided."""
     entries = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     return jnp.sum(jnp.where(entries == labels[..., None], logits, 0.0), axis=-1)
@@ -305,7 +304,7 @@ class LMWorkload(TextWorkload):
     # What evaluations call the loss's exponential.
     _perplexity = "perplexity"
 
-    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: jax.Array | None, step: Any) -> spec.Batch:
         tokens = batch.pop("tokens")
         return {"inputs": shifted(tokens), "targets": tokens, **batch}
 
@@ -318,7 +317,7 @@ class LMWorkload(TextWorkload):
         return {"loss": loss, self._perplexity: perplexity}
 
 
-def shifted(tokens: Array) -> Array:
+def shifted(tokens: jax.Array) -> jax.Array:
     """Returns tokens [B, L] one position to the right, behind the end of a document."""
     return jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=tokenizer.EOS)
 
@@ -334,7 +333,7 @@ class BertWorkload(TextWorkload):
     is_causal = False
     _counts_correct = True
 
-    def _finish(self, batch: spec.Batch, key: Array | None, step: Any) -> spec.Batch:
+    def _finish(self, batch: spec.Batch, key: jax.Array | None, step: Any) -> spec.Batch:
         tokens = batch["tokens"]
         numbers = jnp.arange(len(tokens))
         if key is None:
@@ -359,7 +358,7 @@ def num_positions(length: int) -> int:
     return math.ceil(CHOSEN * length)
 
 
-def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
+def masked(tokens: jax.Array, keys: jax.Array, vocabulary: int) -> dict[str, jax.Array]:
     """Returns what a masked language model trains on, from tokens [B, L] and one key each, [B].
 
     inputs int32 [B, L]; positions int32 [B, K], ascending; targets int32 [B, K], the tokens that
@@ -372,7 +371,7 @@ def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
     )
 
 
-def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Array]:
+def _masked_sequence(tokens: jax.Array, key: jax.Array, vocabulary: int) -> dict[str, jax.Array]:
     choose, rounding, change, replace = jax.random.split(key, 4)
     positions, weights = _choose(tokens, choose, rounding)
     targets = tokens[positions]
@@ -389,7 +388,7 @@ def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Ar
     }
 
 
-def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:
+def _choose(tokens: jax.Array, key: jax.Array, rounding: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns K different positions in ascending order, and weight 1 for those to predict."""
     ordinary = tokens >= tokenizer.FIRST_ORDINARY
     score = jnp.where(ordinary, jax.random.uniform(key, tokens.shape), -1.0)

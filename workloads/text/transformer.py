@@ -36,8 +36,6 @@ from workloads.base.sharding import token_axes
 from workloads.storage import tokenizer
 from workloads.text.text_specs import TransformerSize
 
-Array = jax.Array
-
 # Mesh axes of the parameters' dimensions, from the last one backwards
 # (workloads/base/sharding.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms
 # and what variants add are small.
@@ -52,7 +50,7 @@ PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 _FAN_IN = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
 
-def positions(length: int, width: int, longest: float = 1e4) -> Array:
+def positions(length: int, width: int, longest: float = 1e4) -> jax.Array:
     """Returns fixed positions [L, W] float32: W/2 sines, then as many cosines.
 
     Wavelengths run geometrically from 2π to 2π·`longest`. The width is even, and 4 or more.
@@ -68,7 +66,7 @@ class RMSNorm(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         scale = self.param("scale", nn.initializers.zeros, (inputs.shape[-1],), self.param_dtype)
         wide = inputs.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
@@ -87,8 +85,8 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Array, index: int | Array, memory: Memory, documents: Array | None
-    ) -> tuple[Array, Memory]:
+        self, inputs: jax.Array, index: int | jax.Array, memory: Memory, documents: jax.Array | None
+    ) -> tuple[jax.Array, Memory]:
         """Returns [B, L, W] for [B, L, W], and the memory for the next layer.
 
         index: of the layer, from 0, may be traced. documents: as `document_numbers`, or None.
@@ -126,7 +124,7 @@ class FeedForward(nn.Module):
     devices: Any = None
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         settings = _dense(self.options)
         hidden = nn.Dense(self.size.mlp_width, name="up", **settings)(inputs)
         hidden = nn.gelu(_constrain(self.devices, hidden, -1))
@@ -146,11 +144,11 @@ class Block(nn.Module):
     @nn.compact
     def __call__(
         self,
-        carry: tuple[Array, Memory],
-        index: int | Array,
+        carry: tuple[jax.Array, Memory],
+        index: int | jax.Array,
         dropout_rate: Rate,
-        documents: Array | None,
-    ) -> tuple[Array, Memory]:
+        documents: jax.Array | None,
+    ) -> tuple[jax.Array, Memory]:
         """Returns the residual [B, L, W] and the memory after the layer, from those before it."""
         hidden, memory = carry
         param_dtype = jnp.dtype(self.options.param_dtype)
@@ -159,7 +157,7 @@ class Block(nn.Module):
         )
         mlp = FeedForward(self.size, self.options, self.devices, name="mlp")
 
-        def drop(branch: Array) -> Array:
+        def drop(branch: jax.Array) -> jax.Array:
             return Dropout()(branch, dropout_rate, not self.train)
 
         normed = RMSNorm(param_dtype, name="attention_norm")(hidden)
@@ -187,13 +185,13 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        tokens: Array,
+        tokens: jax.Array,
         *,
-        at: Array | None = None,
+        at: jax.Array | None = None,
         train: bool = False,
         dropout_rate: Rate = 0.0,
         to_logits: bool = True,
-    ) -> Array:
+    ) -> jax.Array:
         """Returns logits float32 [B, L, V] for tokens [B, L] int.
 
         `at`, int [B, K], asks for those positions alone: [B, K, V]. `dropout_rate` may be traced.
@@ -224,8 +222,8 @@ class Transformer(nn.Module):
         return _constrain(self.devices, logits(hidden, embedding.astype(options.compute_dtype)), -1)
 
     def _blocks(
-        self, hidden: Array, dropout_rate: Rate, documents: Array | None, train: bool
-    ) -> Array:
+        self, hidden: jax.Array, dropout_rate: Rate, documents: jax.Array | None, train: bool
+    ) -> jax.Array:
         options, layers = self.options, self.size.layers
         variant = registry.get("standard") if self.variant is None else self.variant
         period = options.global_every or 1
@@ -262,8 +260,11 @@ class Transformer(nn.Module):
         return hidden
 
     def _periods(
-        self, carry: tuple[Array, Memory], blocks: list[Any], same: tuple[Rate, Array | None]
-    ) -> Array:
+        self,
+        carry: tuple[jax.Array, Memory],
+        blocks: list[Any],
+        same: tuple[Rate, jax.Array | None],
+    ) -> jax.Array:
         """Returns the residual after all layers, scanned by periods of `blocks`.
 
         The parameters stay stacked by layer, as a scan of equal layers has them. same: what all
@@ -280,7 +281,9 @@ class Transformer(nn.Module):
             for first in range(len(blocks))
         ]
 
-        def run(carry: tuple[Array, Memory], period: Any) -> tuple[tuple[Array, Memory], None]:
+        def run(
+            carry: tuple[jax.Array, Memory], period: Any
+        ) -> tuple[tuple[jax.Array, Memory], None]:
             for block, (params, index, key) in zip(blocks, period, strict=True):
                 carry = block.apply({"params": params}, carry, index, *same, rngs={"dropout": key})
             return carry, None
@@ -289,7 +292,7 @@ class Transformer(nn.Module):
         return hidden
 
 
-def document_numbers(tokens: Array, is_causal: bool) -> Array:
+def document_numbers(tokens: jax.Array, is_causal: bool) -> jax.Array:
     """Returns the document of each token, int32 [B, L], of tokens with separators between.
 
     A separator is the last token of its document, but a decoder's first: there it asks for the next
@@ -319,8 +322,8 @@ def unstacked(params: Any) -> Any:
 
 
 def _embedded(
-    devices: Any, embedding: Array, tokens: Array, dtype: Any, has_sinusoids: bool
-) -> Array:
+    devices: Any, embedding: jax.Array, tokens: jax.Array, dtype: Any, has_sinusoids: bool
+) -> jax.Array:
     """Returns tokens' rows times √W, plus positions where they are sinusoids, [B, L, W] in `dtype`.
 
     Rows are looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
@@ -336,7 +339,7 @@ def _embedded(
     if devices is None or devices.mesh.shape["fsdp"] * devices.mesh.shape["tensor"] == 1:
         return (embedding.astype(jnp.float32)[tokens] * width**0.5 + places).astype(dtype)
 
-    def own_part(table: Array, tokens: Array, places: Array) -> Array:
+    def own_part(table: jax.Array, tokens: jax.Array, places: jax.Array) -> jax.Array:
         tokens = jax.lax.all_gather(tokens, "fsdp", axis=0, tiled=True)
         entries = tokens - jax.lax.axis_index("tensor") * len(table)
         is_here = (entries >= 0) & (entries < len(table))
@@ -363,7 +366,7 @@ def _dense(options: Options) -> dict[str, Any]:
     }
 
 
-def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Array:
+def _constrain(devices: Any, array: jax.Array, tensor_axis: int | None = None) -> jax.Array:
     """Returns the array divided over the mesh: its batch axis, and one axis over 'tensor'.
 
     Left to itself the partitioner may divide activations by width, as the parameters are, and
@@ -380,7 +383,7 @@ def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Ar
 
 
 @jax.custom_vjp
-def logits(hidden: Array, embedding: Array) -> Array:
+def logits(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
     """Returns hidden·embeddingᵀ in float32, [..., V]; products and gradients in the inputs' dtype.
 
     Without a rule of its own the backward pass would multiply float32 by bfloat16 matrices, at the
@@ -389,11 +392,15 @@ def logits(hidden: Array, embedding: Array) -> Array:
     return jnp.einsum("...w,vw->...v", hidden, embedding, preferred_element_type=jnp.float32)
 
 
-def _logits_forward(hidden: Array, embedding: Array) -> tuple[Array, tuple[Array, Array]]:
+def _logits_forward(
+    hidden: jax.Array, embedding: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return logits(hidden, embedding), (hidden, embedding)
 
 
-def _logits_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+def _logits_backward(
+    saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     hidden, embedding = saved
     cotangent = cotangent.astype(hidden.dtype)
     return (

@@ -27,16 +27,14 @@ from attention.kernels.gpu.tiles_gpu import (
     write_row,
 )
 
-Array = jax.Array
-
 
 def backward(
     geometry: Geometry,
     operands: Operands,
-    means: Array,
-    log_sums: Array | None,
-    cotangent: Array,
-    lse_bar: Array | None,
+    means: jax.Array,
+    log_sums: jax.Array | None,
+    cotangent: jax.Array,
+    lse_bar: jax.Array | None,
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
@@ -234,10 +232,10 @@ def _pulled(
     kept: RowInputs,
     tile: Tile,
     head: Any,
-    factors: tuple[Array, Array, Array, Array],
+    factors: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
     ragged: bool,
     wanted: tuple[str, ...],
-) -> tuple[Array, Array, list[Array]]:
+) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
     """Returns a tile's weights, the gradient of its scaled logits, and those of `wanted` leaves.
 
     factors: the two of the logits, and the two of the gradient of the weights.

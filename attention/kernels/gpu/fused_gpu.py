@@ -48,8 +48,6 @@ from attention.kernels.gpu.tiles_gpu import (
     write_row,
 )
 
-Array = jax.Array
-
 
 def attend(local: Local, arrays: dict[str, Any]) -> Any:
     """Returns what `accelerated.on_devices` wants of a device's arrays.
@@ -65,7 +63,7 @@ def attend(local: Local, arrays: dict[str, Any]) -> Any:
     length, key_heads, wide = arrays["value"].shape[-3:]
     geometry = Geometry(local, queries, length, size, wide, heads, heads // key_heads)
 
-    def flat(array: Array, axes: int = 3) -> Array:
+    def flat(array: jax.Array, axes: int = 3) -> jax.Array:
         return array.reshape((math.prod(batch), *array.shape[-axes:]))
 
     operands = accelerated.operands_of(local, arrays, False, flat, functools.partial(flat, axes=2))

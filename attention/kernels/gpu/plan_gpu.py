@@ -18,8 +18,6 @@ try:
 except ImportError:  # JAX is to remove it
     triton = None  # type: ignore[assignment]
 
-Array = jax.Array
-
 
 class Geometry(NamedTuple):
     """What is compiled into the kernels.
@@ -93,7 +91,7 @@ def tile_sizes(geometry: Geometry, kernel: str) -> TileSizes:
     )
 
 
-def seen_tiles(geometry: Geometry, kernel: str, operands: Operands) -> Array:
+def seen_tiles(geometry: Geometry, kernel: str, operands: Operands) -> jax.Array:
     """Returns, int32 [B or 1, H or 1, programs, 1 + tiles], the tiles that each program sees.
 
     A row holds their number, then the numbers of all tiles, those that are seen first.

@@ -14,8 +14,6 @@ from attention.kernels.accelerated import UNBOUNDED, Operands, moved
 from attention.kernels.gpu.plan_gpu import Geometry, TileSizes, triton
 from attention.masks import seen
 
-Array = jax.Array
-
 
 class Tile(NamedTuple):
     """A tile of a program.
@@ -30,13 +28,13 @@ class Tile(NamedTuple):
     sizes: TileSizes
     first: Any
     origin: Any
-    rows: Array | None
-    columns: Array | None
+    rows: jax.Array | None
+    columns: jax.Array | None
     across: bool = False
     member: Any = None
     shift: Any = 0
 
-    def indices(self) -> tuple[Array, Array]:
+    def indices(self) -> tuple[jax.Array, jax.Array]:
         """Returns the positions of queries and keys, in shapes that broadcast to the tile.
 
         Rows that do not exist get the first position: a function may be NaN at others.
@@ -48,41 +46,45 @@ class Tile(NamedTuple):
             self._positions(self.origin, self.sizes.keys, self.columns, self.across),
         )
 
-    def _positions(self, first: Any, count: int, inside: Array | None, is_column: bool) -> Array:
+    def _positions(
+        self, first: Any, count: int, inside: jax.Array | None, is_column: bool
+    ) -> jax.Array:
         positions = first + jnp.arange(count, dtype=jnp.int32)
         return self.along(
             positions if inside is None else jnp.where(inside, positions, first), is_column
         )
 
-    def of_rows(self, ref: Any) -> Array:
+    def of_rows(self, ref: Any) -> jax.Array:
         """Returns the tile's part of a row, [n, 1] or [1, n]."""
         return self._part(ref, self.first, self.sizes.queries, self.rows, not self.across)
 
-    def of_columns(self, ref: Any) -> Array:
+    def of_columns(self, ref: Any) -> jax.Array:
         """Returns the tile's part of a column, [m, 1] or [1, m]."""
         return self._part(ref, self.origin, self.sizes.keys, self.columns, self.across)
 
     def _part(
-        self, ref: Any, first: Any, count: int, inside: Array | None, is_column: bool
-    ) -> Array:
+        self, ref: Any, first: Any, count: int, inside: jax.Array | None, is_column: bool
+    ) -> jax.Array:
         # A program has its own rows alone, which stand along the first axis, and all of the others.
         begin = 0 if is_column else first
         part = _load(ref.at[_at(self.member, pl.ds(begin, count))], inside)
         return self.along(part, is_column)
 
-    def of_pairs(self, ref: Any) -> Array:
+    def of_pairs(self, ref: Any) -> jax.Array:
         """Returns the tile's part of a mask [T, S], int32."""
         first, origin = (self.first, 0) if self.across else (0, self.origin)
         at = pl.ds(first, self.sizes.queries), pl.ds(origin, self.sizes.keys)
         part = triton.load(ref.at[at]).astype(jnp.int32)
         return part.T if self.across else part
 
-    def along(self, array: Array, is_column: bool) -> Array:
+    def along(self, array: jax.Array, is_column: bool) -> jax.Array:
         """Returns [n] as a column [n, 1] or a row [1, n]."""
         return array[:, None] if is_column else array[None, :]
 
 
-def tile_leaves(geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: Any) -> list[Array]:
+def tile_leaves(
+    geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: Any
+) -> list[jax.Array]:
     """Returns the leaves of a tile in shapes that broadcast to it; head: its number."""
     # Hidden numbers are read, too: a function may be NaN at 0.
     every = tile._replace(rows=None, columns=None)
@@ -97,7 +99,7 @@ def tile_leaves(geometry: Geometry, leaves: tuple[Any, ...], tile: Tile, head: A
     return [readers[kind](ref) for kind, ref in zip(kinds, leaves, strict=True)]
 
 
-def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) -> Array | None:
+def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) -> jax.Array | None:
     """Returns which pairs of a tile are visible, bool [n, m] or [m, n], None if all are.
 
     ragged: the band hides some pairs of the tile.
@@ -122,14 +124,14 @@ def visible(geometry: Geometry, operands: Operands, tile: Tile, ragged: bool) ->
     return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
 
-def existing(first: Any, count: int, length: int) -> Array | None:
+def existing(first: Any, count: int, length: int) -> jax.Array | None:
     """Returns which of `count` rows from `first` on exist, None if tiles divide the length."""
     return None if length % count == 0 else first + jnp.arange(count) < length
 
 
 def visible_keys(
     geometry: Geometry, keys: Any, place: Any, origin: Any, count: int, ragged: bool
-) -> Array | None:
+) -> jax.Array | None:
     """Returns which keys exist and are seen, bool [count], None if all.
 
     keys: reference to a mask [S]. place: where the tile begins in it. origin: position of the first
@@ -143,25 +145,25 @@ def visible_keys(
 
 
 def read(
-    ref: Any, first: Any, rows: Array | None, count: int, size: int, member: Any = None
-) -> Array:
+    ref: Any, first: Any, rows: jax.Array | None, count: int, size: int, member: Any = None
+) -> jax.Array:
     """Returns rows [count, padded size] of a block from `first` on, 0 beyond its end."""
     at = (pl.ds(first, count), *(() if member is None else (member,)), slice(None))
     return _load(ref.at[at], _inside(ref.shape[-1], rows, count, size))
 
 
-def _load(ref: Any, mask: Array | None) -> Array:
+def _load(ref: Any, mask: jax.Array | None) -> jax.Array:
     """Returns what a reference holds, 0 outside of the mask."""
     return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0)
 
 
-def write(ref: Any, array: Array, rows: Array | None, size: int) -> None:
+def write(ref: Any, array: jax.Array, rows: jax.Array | None, size: int) -> None:
     """Writes rows [count, padded size] that exist; rows: which of them do, None if all."""
     count, width = array.shape
     triton.store(ref.at[:, :], array.astype(ref.dtype), mask=_inside(width, rows, count, size))
 
 
-def write_row(ref: Any, member: Any, array: Array, rows: Array | None) -> None:
+def write_row(ref: Any, member: Any, array: jax.Array, rows: jax.Array | None) -> None:
     """Writes [count] numbers; rows: which of them exist, None if all."""
     triton.store(ref.at[_at(member, pl.ds(0, array.shape[0]))], array, mask=rows)
 
@@ -171,7 +173,7 @@ def _at(member: Any, place: Any) -> tuple[Any, ...]:
     return (place,) if member is None else (member, place)
 
 
-def _inside(width: int, rows: Array | None, count: int, size: int) -> Array | None:
+def _inside(width: int, rows: jax.Array | None, count: int, size: int) -> jax.Array | None:
     """Returns which places of a tile [count, width] exist, None if all do."""
     mask = None if rows is None else jnp.broadcast_to(rows[:, None], (count, width))
     if width > size:
@@ -180,7 +182,7 @@ def _inside(width: int, rows: Array | None, count: int, size: int) -> Array | No
     return mask
 
 
-def channel_reader(geometry: Geometry, channels: Any) -> Callable[[Array], Leaves]:
+def channel_reader(geometry: Geometry, channels: Any) -> Callable[[jax.Array], Leaves]:
     """Returns a function that gives the channel leaves by name for an array [n, padded V].
 
     channels: reference to [c, V]. Leaves are 0 beyond the last channel.
@@ -188,7 +190,7 @@ def channel_reader(geometry: Geometry, channels: Any) -> Callable[[Array], Leave
     names = geometry.local.functions.channels
     leaves = [read(channels, place, None, 1, geometry.wide) for place in range(len(names))]
 
-    def of_array(array: Array) -> Leaves:
+    def of_array(array: jax.Array) -> Leaves:
         # Triton cannot change the layout of a row of booleans in a tile of fewer than 64 rows, so
         # leaves are made per element. The added zeros keep Triton from computing them per row.
         return {name: leaf + 0.0 * array for name, leaf in zip(names, leaves, strict=True)}
@@ -199,11 +201,11 @@ def channel_reader(geometry: Geometry, channels: Any) -> Callable[[Array], Leave
 def values_of(
     geometry: Geometry,
     v: Any,
-    channels: Callable[[Array], Leaves],
+    channels: Callable[[jax.Array], Leaves],
     first: Any,
-    columns: Array | None,
+    columns: jax.Array | None,
     count: int,
-) -> Array:
+) -> jax.Array:
     """Returns F of `count` keys from `first` on (without a transform: V), in the dtype of V.
 
     v: reference to [S, V]. columns: which keys are seen, None if all; others are 0.
@@ -218,7 +220,7 @@ def values_of(
     return raised.astype(value.dtype)
 
 
-def product(left: Array, right: Array, transposed: bool = False) -> Array:
+def product(left: jax.Array, right: jax.Array, transposed: bool = False) -> jax.Array:
     """Returns left·right, or left·rightᵀ, float32."""
     return jnp.dot(left, right.T if transposed else right, preferred_element_type=jnp.float32)
 

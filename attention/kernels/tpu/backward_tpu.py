@@ -38,16 +38,14 @@ from attention.kernels.tpu.tiles_tpu import (
     zero_beyond,
 )
 
-Array = jax.Array
-
 
 def backward(
     plans: Plans,
     operands: Operands,
-    means: Array,
-    log_sums: Array | None,
-    cotangent: Array,
-    lse_bar: Array | None,
+    means: jax.Array,
+    log_sums: jax.Array | None,
+    cotangent: jax.Array,
+    lse_bar: jax.Array | None,
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
@@ -102,7 +100,7 @@ def backward(
     return bars._replace(leaves=leaves)
 
 
-def _start_bar(plan: Plan, start: Array, log_sums: Array, sums: Array) -> Array:
+def _start_bar(plan: Plan, start: jax.Array, log_sums: jax.Array, sums: jax.Array) -> jax.Array:
     """Returns the gradient of `start`, the logit of a key of value 0 that no kernel sees.
 
     sums: what the kernel returns for it, of each row.
@@ -178,7 +176,7 @@ def _heads_first(plan: Plan, shape: tuple[int, ...]) -> tuple[int, ...]:
     return entries, math.prod(shape[:4]) // entries, shape[4]
 
 
-def _of_heads(plan: Plan, array: Array, like: Array) -> Array:
+def _of_heads(plan: Plan, array: jax.Array, like: jax.Array) -> jax.Array:
     """Returns [H], the sums of [N, G, M, h, rest], in the dtype of `like`."""
     return jnp.sum(array.reshape(_heads_first(plan, array.shape)), axis=(0, 2)).astype(like.dtype)
 
@@ -284,10 +282,10 @@ class _Gradients(GridStep):
         first, origin = self.i * plan.block_q + a.start, self.j * plan.block_k + b.start
         tile = Tile(plan, a, b, moved(first, self.shift), origin, True)
 
-        def rows(array: Any) -> Array:
+        def rows(array: Any) -> jax.Array:
             return zero_beyond(array[a, :], first, plan.queries, plan.block_q)
 
-        def keys(array: Any) -> Array:
+        def keys(array: Any) -> jax.Array:
             return zero_beyond(array[b, :], origin, plan.keys, plan.block_k)
 
         queries, tile_keys = rows(operands.query), keys(operands.key)
@@ -317,7 +315,7 @@ class _Gradients(GridStep):
                 products,
             )
 
-    def _inner(self, a: Any, first: Any, cotangent: Array, means: Array) -> Array:
+    def _inner(self, a: Any, first: Any, cotangent: jax.Array, means: jax.Array) -> jax.Array:
         """Returns G = dO·∂o/∂R [n, h·V] of a tile's rows, 0 for rows that see nothing.
 
         The derivative at 0 may be infinite.
@@ -338,12 +336,12 @@ class _Gradients(GridStep):
         tile: Tile,
         whole: Any,
         head: int,
-        is_visible: Array | None,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        inner: Array,
-        products: Array,
+        is_visible: jax.Array | None,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        inner: jax.Array,
+        products: jax.Array,
     ) -> None:
         """Adds a head's part of a tile to all gradients.
 
@@ -389,7 +387,7 @@ class _Gradients(GridStep):
             self.by_query[0, a, :] += of_queries
         self._add_leaves(tile, whole, head, leaf_bars)
 
-    def _add_leaves(self, tile: Tile, whole: Any, head: int, bars: list[Array]) -> None:
+    def _add_leaves(self, tile: Tile, whole: Any, head: int, bars: list[jax.Array]) -> None:
         """Adds a tile's gradients of leaves, [1, n] or for columns [m, n]."""
         a, b, m = tile.rows, tile.columns, self.grid[2]
         for kind, out, sums, bar in zip(

@@ -55,8 +55,6 @@ from attention.kernels.tpu.tiles_tpu import (
     zero_beyond,
 )
 
-Array = jax.Array
-
 
 def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
     """Returns what `accelerated.on_devices` wants of a device's arrays.
@@ -99,14 +97,14 @@ def operands_of(plan: Plan, arrays: dict[str, Any], together: bool) -> Operands:
     """
     entries = math.prod(arrays["query"].shape[:-3])
 
-    def flat(array: Array) -> Array:
+    def flat(array: jax.Array) -> jax.Array:
         """Returns [N, rows, channels] of [..., rows, heads, channels]."""
         array = array.reshape((entries, *array.shape[-3:]))
         if not together:
             array = jnp.swapaxes(array, 1, 2).reshape((-1, array.shape[1], 1, array.shape[-1]))
         return array.reshape((*array.shape[:2], -1))
 
-    def by_group(leaf: Array) -> Array:
+    def by_group(leaf: jax.Array) -> jax.Array:
         """Returns [N, G, M, h, rows] of [..., H, rows]."""
         return leaf.reshape((entries * plan.copies, -1, plan.members, plan.heads, leaf.shape[-1]))
 
@@ -284,7 +282,7 @@ class _RowSums(GridStep):
             self.sums[a, :] = lanes_of(plan, head, summed, plan.wide, self.sums[a, :])
 
     def _maxima(
-        self, head: int, a: Any, logits: Array, is_visible: Array | None
+        self, head: int, a: Any, logits: jax.Array, is_visible: jax.Array | None
     ) -> tuple[Any, Any]:
         """Returns the maximum of each row [n, 1] before a tile and with it; None if not needed."""
         local, alone = self.plan.local, self.alone
@@ -303,8 +301,14 @@ class _RowSums(GridStep):
         return before, highest if weighting.scales else jnp.zeros_like(highest)
 
     def _with_masses(
-        self, head: int, a: Any, before: Any, highest: Array, masses: Array, summed: Array
-    ) -> Array:
+        self,
+        head: int,
+        a: Any,
+        before: Any,
+        highest: jax.Array,
+        masses: jax.Array,
+        summed: jax.Array,
+    ) -> jax.Array:
         """Returns the sums of a tile's rows after it, divided by their mass if `alone`."""
         whole = jnp.sum(masses, axis=1, keepdims=True)
         if not self.alone:

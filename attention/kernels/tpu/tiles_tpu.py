@@ -14,8 +14,6 @@ from attention.kernels.accelerated import LANES, Operands
 from attention.kernels.tpu.plan_tpu import Plan, in_lanes
 from attention.masks import seen
 
-Array = jax.Array
-
 
 class Tile(NamedTuple):
     """A tile of a pair of blocks.
@@ -32,7 +30,7 @@ class Tile(NamedTuple):
     origin: Any
     across: bool
 
-    def indices(self) -> tuple[Array, Array]:
+    def indices(self) -> tuple[jax.Array, jax.Array]:
         """Returns the positions of queries and keys, [n, 1] and [1, m], if `across` [1, n], [m, 1].
 
         Rows beyond an array's end get its last position: a function may be NaN beyond it.
@@ -63,11 +61,11 @@ class GridStep:
     values: Any
 
 
-def _positions(first: Any, count: int, axis: int) -> Array:
+def _positions(first: Any, count: int, axis: int) -> jax.Array:
     return jax.lax.broadcasted_iota(jnp.int32, (1, count) if axis else (count, 1), axis) + first
 
 
-def read_channels(plan: Plan, reference: Any) -> dict[str, Array]:
+def read_channels(plan: Plan, reference: Any) -> dict[str, jax.Array]:
     """Returns the channel leaves, float32 [1, V] by name.
 
     reference: [c, V], in the order of their names.
@@ -128,7 +126,7 @@ def tile_leaves(
     return arrays
 
 
-def visible(plan: Plan, operands: Operands, tile: Tile, banded: bool) -> Array | None:
+def visible(plan: Plan, operands: Operands, tile: Tile, banded: bool) -> jax.Array | None:
     """Returns which pairs of a tile are visible, bool [n, m] or [m, n], None if all are.
 
     banded: the band, segments, lower bounds, functions or pairs hide some of them.
@@ -163,7 +161,9 @@ def visible(plan: Plan, operands: Operands, tile: Tile, banded: bool) -> Array |
     return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
 
-def lanes_of(plan: Plan, head: int, array: Array, size: int, others: Array | float = 0.0) -> Array:
+def lanes_of(
+    plan: Plan, head: int, array: jax.Array, size: int, others: jax.Array | float = 0.0
+) -> jax.Array:
     """Returns an array [n, heads·size] with the lanes of a head from `array`, the rest `others`."""
     if plan.heads == 1:
         return array
@@ -172,7 +172,7 @@ def lanes_of(plan: Plan, head: int, array: Array, size: int, others: Array | flo
     return jnp.where(of_head, array, jnp.asarray(others, array.dtype))
 
 
-def zero_beyond(array: Array, first: Any, length: int, block: int) -> Array:
+def zero_beyond(array: jax.Array, first: Any, length: int, block: int) -> jax.Array:
     """Returns an array with 0 at positions from `length` on, which the last block may reach.
 
     first: position of the array's first row. block: rows of a block.
@@ -183,18 +183,18 @@ def zero_beyond(array: Array, first: Any, length: int, block: int) -> Array:
     return jnp.where(positions < length, array, jnp.zeros_like(array))
 
 
-def product(left: Array, right: Array, transposed: bool = False) -> Array:
+def product(left: jax.Array, right: jax.Array, transposed: bool = False) -> jax.Array:
     """Returns left·right, or left·rightᵀ, float32."""
     numbers = (((1,), (int(transposed),)), ((), ()))
     return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
 
 
-def as_row(column: Array) -> Array:
+def as_row(column: jax.Array) -> jax.Array:
     """Returns [1, n] for [n, 1]."""
     return jnp.transpose(jnp.broadcast_to(column, (column.shape[0], LANES)))[:1]
 
 
-def as_column(row: Array) -> Array:
+def as_column(row: jax.Array) -> jax.Array:
     """Returns [n, 1] for [1, n], float32 or int32."""
     return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))[:, :1]
 
