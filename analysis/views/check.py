@@ -34,7 +34,7 @@ def page(table: ErrorTable) -> pages.Page:
     return pages.Page(
         title=f"{table.study.name}: what the ledger shows",
         tables=(pages.Table(f"{table.what} on {table.workload}", frame),),
-        notes=(f"Missing: {absent}. docs/contributing.md says where each belongs.",) * bool(absent),
+        notes=(f"Missing: {absent}. docs/ledger.md says where each belongs.",) * bool(absent),
         problems=(
             *(problem for problem in table.study.problems if problem.kind not in NOT_TO_MEND),
             *_holes(seeds, table.baseline),
