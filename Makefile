@@ -125,11 +125,11 @@ evidence-images-grid-1: data-fashion $(VENV)/.installed-pictures
 evidence-images-grid-2: data-fashion $(VENV)/.installed-pictures
 	$(call half,fashion_vit_grid,30,5)
 
-## evidence-speech-grid-1: three rows at three rates each on a real voice, seeds 15 to 19; 50 minutes, resumable
+## evidence-speech-grid-1: three rows at four rates each on a real voice, seeds 15 to 19; 65 minutes, resumable
 evidence-speech-grid-1: data-speech $(VENV)/.installed-pictures
 	$(call half,read_speech_conformer_grid,15,5)
 
-## evidence-speech-grid-2: the same with seeds 20 to 24; 50 minutes, resumable
+## evidence-speech-grid-2: the same with seeds 20 to 24; 65 minutes, resumable
 evidence-speech-grid-2: data-speech $(VENV)/.installed-pictures
 	$(call half,read_speech_conformer_grid,20,5)
 
