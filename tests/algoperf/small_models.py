@@ -15,7 +15,7 @@ OF_STAND_IN = {
     "imagenet_vit": 2,
     "imagenet_vit_map": 3,
     "librispeech_conformer": 2,
-    "wmt": 3,
+    "wmt": 2,
     "finewebedu_lm": 2,
 }
 

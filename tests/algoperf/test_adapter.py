@@ -10,10 +10,9 @@ import pytest
 from attention import registry as variants
 from sweeps.job import trainer
 from sweeps.records import measurements, provenance
-from sweeps.study import config, study
 from sweeps.training import diagnostics
 from tests.algoperf import small_models, tiny_data, tiny_run
-from tests.sweeps.conftest import begin_stage
+from tests.sweeps.conftest import begin_stage, resolve
 from workloads import registry
 from workloads.algoperf import injected
 from workloads.base import spec
@@ -90,23 +89,21 @@ def checkout(request, monkeypatch):
 def _curve(checkout, folder, name, workload, variant, stops):
     """The rows of a small trial, trained until each of `stops`, and then to its end: each time in a
     program of its own, as a new process would."""
-    overrides = [
-        f"--config.{change}"
-        for change in (
-            f"experiment_dir={folder}", f"name={name}", f"workload=algoperf:{workload}",
-            f"algoperf_dir={checkout.directory}", f"data_dir={folder}", "protocol=grid",
-            f"variants={variant}", f"baseline={variant}", "seeds=1", "steps=4",
-            "eval_every=2", "batch_size=4", "log_every=1",
-            *[f"tokenizer_vocab_path={folder}/spm_model.vocab"] * ("librispeech" in workload),
-        )
-    ]  # fmt: skip
-    made = study.resolve(config.parse("digits_vit_quick", overrides))
-    (trial,) = begin_stage(made, "grid")
-    directory = made.directory / trial.path
+    changes = {
+        "experiment_dir": folder, "name": name, "workload": f"algoperf:{workload}",
+        "algoperf_dir": checkout.directory, "data_dir": folder, "protocol": "grid",
+        "variants": variant, "baseline": variant, "points": 1, "steps": 4,
+        "eval_every": 2, "batch_size": 4, "log_every": 1,
+    }  # fmt: skip
+    if "librispeech" in workload:
+        changes["tokenizer_vocab_path"] = f"{folder}/spm_model.vocab"
+    study = resolve("digits_vit_quick", **changes)
+    (trial,) = begin_stage(study, "grid")
+    directory = study.directory / trial.path
     for stop in (*stops, None):
         job, updates = trainer.Trainer(), itertools.count(1)
         job._stops = lambda updates=updates, stop=stop: next(updates) == stop
-        outcome = job.run(directory, made.data_dir).outcome
+        outcome = job.run(directory, study.data_dir).outcome
         assert outcome == ("preempted" if stop else "done")
         (program,) = job._programs.values()
         assert program.compilations == 1
@@ -168,7 +165,7 @@ def test_trials_record_where_their_workload_is_from(make, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "calls"), [("imagenet_vit", 2), ("wmt", 3)])
+@pytest.mark.parametrize(("name", "calls"), [("imagenet_vit", 2), ("imagenet_vit_map", 3)])
 def test_diagnostics_see_attention_of_every_kind(make, name, calls):
     workload = make(name, "laser")
     params, model_state = workload.init_model_fn(jax.random.key(0))

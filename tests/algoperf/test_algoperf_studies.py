@@ -2,18 +2,13 @@
 
 import pytest
 
-from sweeps.study import config, jax_calls, study, study_directory
-from tests.sweeps import defaults
+from sweeps.study import config, jax_calls
+from tests.sweeps.conftest import begin_stage, resolve
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import preflight
 from workloads.base.errors import DataError
 
-
-def _study(tmp_path, *changes):
-    changed = dict(change.split("=", 1) for change in changes)
-    settings = {**defaults.SMALL, "experiment_dir": tmp_path, **changed}
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    return study.resolve(config.parse("digits_vit_quick", overrides))
+IMAGES, SPEECH = "algoperf:imagenet_vit", "algoperf:librispeech_conformer"
 
 
 def test_every_workload_of_the_table_takes_a_variant():
@@ -35,29 +30,27 @@ def test_the_paper_study_is_its_twins_with_another_workload(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["workload=algoperf:librispeech_conformer"], "AlgoPerf calls every word error rate 0"),
-        (["algoperf_dir=/x"], "algoperf_dir is for AlgoPerf's own workloads, and digits_vit"),
-        (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
-        (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
-        (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),
-        (["workload=algoperf:finewebedu_lm", "diagnostics=3"], "cannot be observed"),
+        ({"workload": SPEECH}, "AlgoPerf calls every word error rate 0"),
+        ({"algoperf_dir": "/x"}, "algoperf_dir is for AlgoPerf's own workloads, and digits_vit"),
+        ({"workload": IMAGES, "loader_workers": 4}, "choose their own threads"),
+        ({"workload": IMAGES, "tokenizer_vocab_path": "/x"}, "imagenet_vit has no use"),
+        ({"workload": IMAGES, "compute_dtype": "bfloat16"}, "has no compute_dtype"),
+        ({"workload": "algoperf:finewebedu_lm", "diagnostics": 3}, "cannot be observed"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_start(tmp_path, changes, message):
+def test_what_cannot_be_is_refused_before_a_start(changes, message):
     with pytest.raises(ValueError, match=message):
-        _study(tmp_path, *changes)
+        resolve("digits_vit_quick", **changes)
 
 
 def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNPERF_ALGOPERF_DIR", "/from/environment")
-    speech = "workload=algoperf:librispeech_conformer"
-    made = [
-        _study(tmp_path, speech, f"tokenizer_vocab_path={path}")
-        for path in ("relative.vocab", "/there/spm_model.vocab")
-    ]
-    for study_of in made:
-        study_directory.prepare(study_of)  # one study, though it moved
-    first, second = (study_of.trials("tune")[0] for study_of in made)
+    trials = []
+    for path in ("relative.vocab", "/there/spm_model.vocab"):
+        places = {"experiment_dir": tmp_path, "tokenizer_vocab_path": path}
+        # One study, though it moved.
+        trials.append(begin_stage(resolve("digits_vit_quick", workload=SPEECH, **places))[0])
+    first, second = trials
     assert first.id == second.id
     assert second.extra_paths == {
         "algoperf_dir": "/from/environment",
@@ -69,8 +62,6 @@ def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch
 
 def test_what_a_host_lacks_is_named_with_what_to_do(stand_in, tmp_path, monkeypatch):
     """Without JAX and AlgoPerf."""
-    speech = "librispeech_conformer"
-    name = f"algoperf:{speech}"
     paths = {"algoperf_dir": str(stand_in.directory), "tokenizer_vocab_path": str(tmp_path / "spm")}
 
     def refused(workload, words):
@@ -78,17 +69,17 @@ def test_what_a_host_lacks_is_named_with_what_to_do(stand_in, tmp_path, monkeypa
             jax_calls.data(workload, str(tmp_path), paths)
 
     monkeypatch.setattr(preflight, "_LIBRARIES", {"librispeech": ("no_such_library",)})
-    refused(name, "needs no_such_library, not installed here")
+    refused(SPEECH, "needs no_such_library, not installed here")
     monkeypatch.setattr(preflight, "_LIBRARIES", {"librispeech": ("json",)})
-    refused(name, "tokenizer_vocab_path=.*spm: no such file")
+    refused(SPEECH, "tokenizer_vocab_path=.*spm: no such file")
     (tmp_path / "spm").touch()
-    refused(name, r"lacks .*train-clean-100.csv.*test-clean.csv")
+    refused(SPEECH, r"lacks .*train-clean-100.csv.*test-clean.csv")
     for split in (
         *preflight.TRAINING["librispeech_conformer"],
         *preflight.EVALUATION["librispeech_conformer"],
     ):
         (tmp_path / split).touch()
-    lines = jax_calls.data(name, str(tmp_path), paths)["lines"]
+    lines = jax_calls.data(SPEECH, str(tmp_path), paths)["lines"]
     assert "has every part that librispeech_conformer reads" in lines[-1]
     paths = {"algoperf_dir": str(stand_in.directory)}
     refused("algoperf:wmt_post_ln", "has no workload 'wmt_post_ln'")

@@ -130,10 +130,10 @@ def test_our_own_workload_has_its_values(algoperf, made, monkeypatch):
     # Away from the start, where attention is nearly uniform.
     moved = jax.tree.map(lambda leaf: 2 * leaf, params)
     wanted, logits = (
-        np.asarray(jax.jit(lambda params, one=one: _logits(one, params, batch, algoperf))(moved))
-        for one in (theirs, ours)
+        np.asarray(jax.jit(lambda params, side=side: _logits(side, params, batch, algoperf))(moved))
+        for side in (theirs, ours)
     )
     np.testing.assert_allclose(logits, wanted, atol=2e-5)
     assert np.abs(wanted).max() > 1
-    losses = [one.loss_fn(batch["targets"], wanted)["summed"] for one in (theirs, ours)]
+    losses = [side.loss_fn(batch["targets"], wanted)["summed"] for side in (theirs, ours)]
     np.testing.assert_allclose(*losses, rtol=1e-6)

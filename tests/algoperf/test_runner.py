@@ -14,8 +14,8 @@ from analysis.load import studies
 from sweeps import __main__ as sweeps_command
 from sweeps.algoperf import export
 from sweeps.records import layout, provenance
-from sweeps.study import config, study, study_directory
-from tests.sweeps import defaults
+from sweeps.study import study_directory
+from tests.sweeps.conftest import begin_stage, resolve
 from workloads import __main__ as command
 from workloads.algoperf import preflight, runner
 
@@ -228,21 +228,16 @@ def finished(tmp_path):
     return _grid(tmp_path, "small", "algoperf:imagenet_vit")
 
 
-def _study(tmp_path, name, workload, *more):
-    changes = ("steps=10", "eval_every=5", f"name={name}", f"workload={workload}",
-               f"experiment_dir={tmp_path}", *more)  # fmt: skip
-    settings = {**defaults.SMALL, **dict(change.split("=", 1) for change in changes)}
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    made = study.resolve(config.parse("digits_vit_quick", overrides))
-    study_directory.prepare(made)
-    return made
+def _study(folder, **changes):
+    settings = {"steps": 10, "eval_every": 5, "experiment_dir": folder, **changes}
+    return resolve("digits_vit_quick", **settings)
 
 
-def _grid(tmp_path, name, workload):
-    made = _study(tmp_path, name, workload, "protocol=grid", "seeds=2")
-    for trial in study_directory.materialise(made, "grid", made.trials("grid"))[:-1]:
-        _finish(made.directory / trial.path)
-    return made.directory
+def _grid(folder, name, workload):
+    study = _study(folder, name=name, workload=workload, protocol="grid", seeds=2)
+    for trial in begin_stage(study, "grid")[:-1]:
+        _finish(study.directory / trial.path)
+    return study.directory
 
 
 def test_the_tree_is_the_one_that_scoring_reads(finished, capsys):
@@ -330,11 +325,12 @@ def test_several_studies_are_one_export(finished, tmp_path):
 @pytest.fixture
 def tuned(tmp_path):
     """A study of which one trial of both stages is done, with the same variant, point and seed."""
-    made = _study(tmp_path, "tuned", "algoperf:imagenet_vit")
+    study = _study(tmp_path, name="tuned", workload="algoperf:imagenet_vit")
+    study_directory.prepare(study)
     for stage, selection in (("tune", None), ("compare", {"points": {"standard": 0, "laser": 0}})):
-        trials = study_directory.materialise(made, stage, made.trials(stage, selection))
-        _finish(made.directory / trials[0].path)
-    return made.directory
+        trials = study_directory.materialise(study, stage, study.trials(stage, selection))
+        _finish(study.directory / trials[0].path)
+    return study.directory
 
 
 def test_stages_are_exported_apart(tuned, capsys):

@@ -41,10 +41,16 @@ def attention(
 
 
 class MultiHeadedSelfAttention(nn.Module):
+    """With a mask of floats; every example sees the first three of five frames."""
+
     @nn.compact
     def __call__(self, hidden):
         function = functools.partial(attention, temperature=1.0)
-        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)(hidden)
+        seen = jnp.broadcast_to(jnp.arange(hidden.shape[1]) < 3, hidden.shape[:2])
+        mask = nn.make_attention_mask(jnp.ones_like(seen), seen)
+        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)(
+            hidden, mask=mask
+        )
 
 
 class ConformerBlock(nn.Module):
