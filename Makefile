@@ -310,7 +310,7 @@ vega:
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
 
-## simulate: the driver's code on simulated clusters that fail in every way (docs/simulation.md)
+## simulate: the driver's code on simulated clusters that fail in every way (docs/faults.md)
 simulate: $(VENV)/.installed-test
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 

@@ -25,7 +25,7 @@ PAPER_TABLES = (
     "lm_scaling",
     "bert_mlm_error",
 )
-# Of a study; the largest that was simulated has 100,000 trials (docs/simulation.md).
+# Of a study; the largest that was simulated has 100,000 trials (docs/faults.md).
 MOST_VARIANTS, MOST_TRIALS = 100, 100_000
 # What to do with a study that another version recorded.
 OTHER_VERSION = "Choose another --config.experiment_dir, or go on with the version that began it"
