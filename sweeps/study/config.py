@@ -251,10 +251,11 @@ def _protocol(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stored config, with defaults for keys that it lacks, without empty removed keys."""
+    """Returns a stored config, with defaults for keys that it lacks, without removed keys that
+    change nothing."""
     config = {**base().to_dict(), "looks": []}  # JSON has no tuples
     for key, value in stored.items():
-        if key in keys.REMOVED and not value:
+        if value in keys.REMOVED.get(key, ()):
             continue
         is_group = isinstance(value, dict) and isinstance(config.get(key), dict)
         config[key] = {**config[key], **value} if is_group else value
