@@ -25,6 +25,7 @@ _EPILOG = """examples:
   python -m sweeps status --watch experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
+  python -m sweeps resubmit experiments/five_seeds 4711_3
   python -m sweeps evaluate experiments/pydoc_lm_demo --suite=pydoc
   python -m sweeps export --format=algoperf experiments/imagenet_vit_paper
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
@@ -200,6 +201,14 @@ def _add_runs(add: _Add) -> None:
     _add_directory(status)
     _add_directory(add("resume", "continue a study from its directory alone"))
     _add_directory(add("cancel", "save and stop every trial of a study, wherever it runs"))
+    resubmit = add(
+        "resubmit",
+        "withdraw queued jobs from their engine and submit their trials again",
+        "For jobs that an engine will never start; `status` names them. The driver that runs "
+        "submits the trials again, or the next `resume`. No trial is trained twice.",
+    )
+    _add_directory(resubmit)
+    resubmit.add_argument("jobs", metavar="JOB", nargs="+", help="as `status` names it")
 
 
 def _add_evaluate(add: _Add) -> None:

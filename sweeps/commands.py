@@ -183,6 +183,10 @@ def _status(options: argparse.Namespace) -> int:
     return 0 if current.complete else 3
 
 
+def _resubmit(options: argparse.Namespace) -> None:
+    print(engines.resubmit(options.directory, options.jobs))
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "studies": _studies,
     "keys": _keys,
@@ -193,6 +197,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "status": _status,
     "resume": _resume,
     "cancel": _cancel,
+    "resubmit": _resubmit,
     "evaluate": _evaluate,
     "export": _export,
 }

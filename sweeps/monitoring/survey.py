@@ -101,7 +101,8 @@ class Survey:
     trial that is preempted, diverged or failed. damaged: a sentence per file that cannot be read,
     by its path. jobs: of each launcher that runs jobs, how many are running, waiting and over.
     at_engines: those that are running and waiting, by their handles. unanswered: a sentence per
-    engine that could not be asked. at_once: trials that ran side by side when the last one began.
+    engine that could not be asked. queue_warn_s: a longer time in a queue is pointed out, 0: none.
+    at_once: trials that ran side by side when the last one began.
     """
 
     directory: pathlib.Path
@@ -115,6 +116,7 @@ class Survey:
     jobs: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     at_engines: dict[str, EngineJob] = dataclasses.field(default_factory=dict)
     unanswered: list[str] = dataclasses.field(default_factory=list)
+    queue_warn_s: float = 0.0
     at_once: int = 0
 
     @property
@@ -294,6 +296,9 @@ def _count_jobs(survey: Survey) -> None:
             survey.damaged[path.name] = str(error)
     jobs: dict[str, EngineJob] = {}
     last: dict[str, str] = {}
+    withdrawn = submissions.withdrawn(
+        survey.directory, lambda problem: survey.damaged.update({submissions.WITHDRAWN: problem})
+    )
     for batch in sorted(batches, key=lambda batch: batch.created_at):
         handles = [] if batch.launcher == "local" else batch.handles
         # None: the submission was cut short. None at all: the engine refused it.
@@ -302,7 +307,7 @@ def _count_jobs(survey: Survey) -> None:
             jobs[name] = EngineJob(batch, index, "over")
             last |= dict.fromkeys(batch.jobs[index], name)
     for state, trials in (("waiting", survey.unfinished), ("running", survey.running)):
-        for name in {last[path] for path in trials if path in last}:
+        for name in {last[path] for path in trials if path in last} - withdrawn:
             jobs[name].state = state
     for name, job in jobs.items():
         survey.jobs.setdefault(job.batch.launcher, Counter())[job.state] += 1

@@ -5,12 +5,14 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+from attention.common import files
 from sweeps.monitoring.survey import (
     COLUMNS,
     LISTED,
+    EngineJob,
     StudyReader,
     Survey,
     TrialStatus,
@@ -37,7 +39,7 @@ def render(survey: Survey) -> str:
     for launcher, counts in survey.jobs.items():
         states = ", ".join(f"{counts[state]} {state}" for state in ("running", "waiting", "over"))
         lines.append(f"jobs of {launcher}: {states}")
-    lines += _queue(survey)
+    lines += queue(survey.directory, survey.at_engines, survey.queue_warn_s)
     lines += [f"engine not asked: {problem}" for problem in survey.unanswered]
     lines.append(time_left(survey))
     lines += _listed("running", [_running(trial) for trial in survey.running.values()])
@@ -48,15 +50,20 @@ def render(survey: Survey) -> str:
     return "\n".join([*lines, *_listed("damaged", damaged)])
 
 
-def _queue(survey: Survey) -> list[str]:
-    """Returns a line per job in an engine's queue."""
-    queued = [(handle, job) for handle, job in survey.at_engines.items() if job.reason is not None]
+def queue(directory: pathlib.Path, jobs: Mapping[str, EngineJob], warn_s: float) -> list[str]:
+    """Returns a line per job in an engine's queue, and how to submit again what has waited for
+    longer than `warn_s`, where that is not 0."""
+    queued = [(handle, job) for handle, job in jobs.items() if job.reason is not None]
     queued.sort(key=lambda item: -round(item[1].queued_s))
     lines = [
         f"job {handle} queued for {duration(job.queued_s)}: {job.reason or 'no reason is given'}"
         for handle, job in queued
     ]
-    return _listed("queued", lines)
+    lines = _listed("queued", lines)
+    if overdue := [handle for handle, job in queued if job.queued_s > warn_s > 0]:
+        command = f"python -m sweeps resubmit {files.quoted(directory)} {' '.join(overdue)}"
+        lines.append(f"queued for more than {duration(warn_s)}: to submit again, {command}")
+    return lines
 
 
 def as_json(survey: Survey) -> str:

@@ -6,6 +6,7 @@
     <batch>.<i>.started.json  {"host", "pid", "started_at"}: the job was started
     <batch>.<i>.claims      a line per trial that the job has claimed; '.' once it has tried all
     <batch>.<i>.refused.json  {"host", "reason"}: a node that could not run the job
+    withdrawn.json          "<batch> <handle>" of jobs that a person has had submitted again
 
 A batch without handles is one whose submission was interrupted: the engine is asked for it by name.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 from sweeps.records import layout, lease
 
-JOBS, CANCELLED = "jobs", "cancelled.json"
+JOBS, CANCELLED, WITHDRAWN = "jobs", "cancelled.json", "withdrawn.json"
 CLAIMS_END = "."
 _NAME = re.compile(r"s-[a-z0-9-]+")
 _TYPES = {
@@ -262,6 +263,30 @@ def cancellation(study_directory: pathlib.Path) -> dict[str, Any] | None:
     """Returns the mark of a study that a person has cancelled, of which no two are the same; None
     without one, or of a damaged one."""
     return layout.read_record(study_directory / CANCELLED) or None
+
+
+def withdrawn(study_directory: pathlib.Path, say: Callable[[str], None] = print) -> set[str]:
+    """Returns "<batch> <handle>" of every job that was withdrawn from its queue; `say` is told of a
+    damaged record, which is passed over.
+
+    Some engines keep it there, so it counts as gone. One that starts all the same claims trials as
+    any other job does.
+    """
+    file = study_directory / JOBS / WITHDRAWN
+    try:
+        return set(_names(file, layout.read_json(file)))
+    except layout.ABSENT:
+        return set()
+    except ValueError as error:
+        say(f"{error}; it is passed over: withdrawn jobs that their engine keeps count as queued")
+        return set()
+
+
+def withdraw(study_directory: pathlib.Path, jobs: Mapping[str, Batch]) -> None:
+    """Writes down that jobs, by their handles, were withdrawn."""
+    added = {f"{batch.name} {handle}" for handle, batch in jobs.items()}
+    path = study_directory / JOBS / WITHDRAWN
+    layout.write_json(path, sorted(withdrawn(study_directory, say=lambda text: None) | added))
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:

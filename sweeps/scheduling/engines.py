@@ -5,15 +5,18 @@ look gone.
 """
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from attention.common import files
+from attention.table import unknown
 from sweeps.launchers import table as launchers
+from sweeps.launchers.config_keys import check as check_keys
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.monitoring.survey import Survey
-from sweeps.records import layout
+from sweeps.records import layout, submissions
 from sweeps.records.submissions import Batch
-from sweeps.study import config
+from sweeps.study import config, keys
 
 Answer = TypeVar("Answer")
 
@@ -60,9 +63,10 @@ class Engines:
     def status(self, jobs: Mapping[str, Batch]) -> dict[str, State]:
         """Returns the state of every job, by its handle; UNKNOWN if its engine has no answer."""
         states = dict.fromkeys(jobs, State.UNKNOWN)
-        return states | self._ask(
-            jobs, lambda launcher, handles: launcher.status(handles), self._left
-        )
+        states |= self._ask(jobs, lambda launcher, handles: launcher.status(handles), self._left)
+        withdrawn = submissions.withdrawn(self._directory, self._say)
+        gone = [job for job, batch in jobs.items() if f"{batch.name} {job}" in withdrawn]
+        return states | dict.fromkeys(gone, State.GONE)
 
     def queued(self, jobs: Mapping[str, Batch]) -> dict[str, str]:
         """Returns the engines' reasons for the jobs that wait in their queues, by handle."""
@@ -103,12 +107,53 @@ def _key(launcher: str, place: Mapping[str, str]) -> tuple[Any, ...]:
 
 
 def ask_queue(study: Survey) -> None:
-    """Fills in why jobs of a survey are queued.
+    """Fills in how long and why jobs of a survey are queued.
 
     Engines that cannot be asked are named in `unanswered`. None is loaded where no job is alive.
     """
     settings = config.completed(layout.study_record(study.directory)["config"])
+    check_keys(
+        {"queue_warn_hours": keys.OWN["queue_warn_hours"]},
+        settings,
+        prefix=f"{study.directory / layout.STUDY}: config.",
+    )
+    study.queue_warn_s = 3600.0 * settings["queue_warn_hours"]
     known = Engines(settings, study.directory, say=study.unanswered.append)
     jobs = {handle: job.batch for handle, job in study.at_engines.items()}
     for handle, reason in known.queued(jobs).items():
         study.at_engines[handle].reason = reason
+
+
+def resubmit(directory: pathlib.Path, handles: Sequence[str]) -> str:
+    """Withdraws jobs from their engines' queues, so that their trials are submitted again.
+
+    Returns a report. Raises ValueError for a job that is not queued, or where the directory holds
+    no study, and EngineError for one whose engine cannot be asked: nothing is withdrawn then.
+    """
+    problems: list[str] = []
+    settings = config.completed(layout.study_record(directory)["config"])
+    known = Engines(settings, directory, say=problems.append)
+    withdrawn = submissions.withdrawn(directory, config.warn)
+    jobs = {
+        handle: batch
+        for batch in submissions.batches(directory)
+        for handle in batch.handles or ()
+        if batch.launcher != "local" and f"{batch.name} {handle}" not in withdrawn
+    }
+    if not jobs:
+        raise ValueError(
+            f"{directory} has no jobs in an engine's queue; jobs of launcher local are processes "
+            "of its driver and are in none"
+        )
+    queued = known.queued(jobs)
+    if missing := [handle for handle in handles if handle not in queued]:
+        where = f" in a queue of {directory}'s engines"
+        problem = ValueError(unknown("job", missing[0], queued, where))
+        raise EngineError("; ".join(problems)) if problems else problem
+    chosen = {handle: jobs[handle] for handle in handles}
+    known.cancel(chosen)
+    submissions.withdraw(directory, chosen)
+    return (
+        f"withdrawn: {', '.join(chosen)}. The driver submits their trials again; if none runs, "
+        f"start one: python -m sweeps resume {files.quoted(directory)}"
+    )

@@ -6,9 +6,12 @@ import itertools
 import os
 import pathlib
 import signal
+from collections.abc import Iterable
 
 from sweeps.launchers.protocol import Launcher, State
+from sweeps.monitoring import view
 from sweeps.monitoring.progress import Progress
+from sweeps.monitoring.survey import EngineJob
 from sweeps.records import clock, lease, status
 from sweeps.scheduling.engines import Engines
 from sweeps.scheduling.follow_up import FollowUp
@@ -37,7 +40,9 @@ class JobWatch:
         self._root, self._progress, self._places = study.directory, progress, places
         self._is_this_host, self._engines = launcher.is_this_host, engines
         self._submitter, self._follow_up = submitter, follow_up
+        self._queue_warn_s = 3600.0 * study.settings["queue_warn_hours"]
         self._running: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._overdue: set[str] = set()
         self._look_for_silent_at = 0.0
         # Looks at which the last heartbeat of an attempt was the same, by (attempt, its time).
         self._unchanged: dict[tuple[pathlib.Path, int], int] = {}
@@ -48,6 +53,8 @@ class JobWatch:
         if not jobs:
             return
         states = self._engines.status(batches_of(jobs))
+        if not self._is_this_host:
+            self._say_overdue(handle for handle, state in states.items() if state is State.QUEUED)
         gone = []
         for handle, state in states.items():
             if state is State.GONE:
@@ -67,6 +74,23 @@ class JobWatch:
             self._look_at(handle, jobs[handle])
         if self._is_this_host:
             self.end_silent()
+
+    def _say_overdue(self, handles: Iterable[str]) -> None:
+        """Says once of each job that it is queued for longer than config.queue_warn_hours."""
+        jobs = self._places.jobs
+        new = {handle: jobs[handle] for handle in handles if handle not in self._overdue}
+        waits = self._progress.survey.queued_s
+        overdue = {
+            handle: EngineJob(job.batch, job.index, "waiting", seconds)
+            for handle, job in new.items()
+            if (seconds := waits(job.batch, job.index)) > self._queue_warn_s > 0
+        }
+        batches = {handle: job.batch for handle, job in overdue.items()}
+        for handle, reason in self._engines.queued(batches).items():
+            overdue[handle].reason = reason
+            self._overdue.add(handle)
+        for line in view.queue(self._root, overdue, self._queue_warn_s):
+            self._progress.say(line)
 
     def _look_at(self, handle: str, job: SubmittedJob) -> None:
         """Shows how far the trials are that a job has claimed: first those that it had.

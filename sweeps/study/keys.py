@@ -4,7 +4,6 @@ What may change when a study is continued, what the paper's table depends on, an
 leaves out follow from the roles.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from attention import table as variants_table
@@ -49,10 +48,9 @@ _ATTENTION = {
     if name not in ("tau", "head_norm")
 }
 # Keys that records of earlier versions have, and the values that are ignored there.
-REMOVED: dict[str, Sequence[Any]] = {
+REMOVED: dict[str, tuple[Any, ...]] = {
     "init2winit_dir": ("",),
     "init2winit_config": ("",),
-    "queue_warn_hours": range(100_001),
     "tensorboard": (False, True),
 }
 # Of the study itself. Launchers have tables of their own.
@@ -313,6 +311,12 @@ OWN: dict[str, Key] = {
     ),
     "max_attempts": Key(
         3, "of one trial, preemptions not counted", Range(1, 100_000), role=Role.RUNNER
+    ),
+    "queue_warn_hours": Key(
+        24,
+        "hours in an engine's queue after which `run` and `status` name a job; 0: never",
+        Range(0, 100_000),
+        role=Role.RUNNER,
     ),
 }
 

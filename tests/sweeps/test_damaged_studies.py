@@ -59,6 +59,7 @@ def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
     ("command", "changes", "named"),
     [
         ("status", {"config": {"seeds": "x"}}, "its config"),
+        *(("status", {"config": {"queue_warn_hours": x}}, "queue_warn_hours") for x in ("x", -1)),
         ("resume", {"config": {"seeds": "x"}}, "seeds is 'x'"),
         ("resume", {"config": {"workload": "nowhere"}}, "'nowhere'"),
         ("resume", {"config": {"variants": 3}}, "variants is 3"),

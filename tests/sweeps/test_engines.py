@@ -20,11 +20,15 @@ from tests.sweeps.conftest import begin_stage
 
 
 class Cluster(kubernetes.Kubernetes):
-    """A namespace of a simulated cluster: `jobs` it has, by the namespace's name."""
+    """A namespace of a simulated cluster: `jobs` it has, by the namespace's name.
+
+    One that `keeps` jobs withdraws none, as Ray keeps jobs that it never starts.
+    """
 
     jobs: dict[str, set[str]]
     down: set[str]
     absent: set[str]
+    keeps: bool
 
     def __init__(self, settings, directory):
         super().__init__(settings, directory)
@@ -53,13 +57,15 @@ class Cluster(kubernetes.Kubernetes):
         return {handle: f"no room for {handle}" for handle in handles if handle in self._ask()}
 
     def cancel(self, handles):
-        self._ask().difference_update(handles)
+        jobs = self._ask()
+        if not self.keeps:
+            jobs.difference_update(handles)
 
 
 @pytest.fixture
 def clusters(monkeypatch):
     """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
-    state = {"jobs": collections.defaultdict(set), "down": set(), "absent": set()}
+    state = {"jobs": collections.defaultdict(set), "down": set(), "absent": set(), "keeps": False}
     made = type("Made", (Cluster,), state)
     monkeypatch.setattr(kubernetes, "Kubernetes", made)
     return made
@@ -163,7 +169,8 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     assert jobs[first]["queued_s"] == pytest.approx(30 * 3600, abs=60)
     assert [job["state"] for job in jobs.values()] == ["queued", "queued"]
     assert command.main(["status", str(root)]) == 3
-    assert f"job {first} queued for 30.0 h: no room for {first}\n" in capsys.readouterr().out
+    [advice] = [line for line in capsys.readouterr().out.splitlines() if " resubmit " in line]
+    assert {str(root), first, second} <= set(advice.split())
     # One that has a trial that trained until a minute ago was preempted then.
     status.write(root / jobs[first]["trials"][0], "pending", reason="preempted at step 4")
     study = survey.StudyReader(root).look()
@@ -173,6 +180,20 @@ def test_a_status_says_how_long_jobs_are_queued_and_why(make_scheduler, clusters
     study = survey.StudyReader(root).look()
     engines.ask_queue(study)
     assert [job.reason for job in study.at_engines.values()] == [f"no room for {first}", None]
+    assert study.queue_warn_s == 24 * 3600
+
+
+@pytest.mark.parametrize(("hours", "warnings"), [(24, 1), (48, 0), (0, 0)])
+def test_a_driver_says_once_what_is_queued_for_long(
+    make_scheduler, clusters, capsys, hours, warnings
+):
+    root = _submitted(make_scheduler, "a")
+    _date(root, 30)
+    _look(make_scheduler, "a", 5, queue_warn_hours=hours)
+    printed = capsys.readouterr().out
+    assert printed.count(f"python -m sweeps resubmit {root}") == warnings
+    for handle in clusters.jobs["a"]:
+        assert printed.count(f"no room for {handle}") == warnings
 
 
 def test_damaged_records_of_a_job_count_as_absent(make_scheduler, clusters):
@@ -245,29 +266,45 @@ def test_an_engine_that_cannot_be_asked_is_named(make_scheduler, clusters, capsy
     now = _status(root, capsys)
     assert len(now["unanswered"]) == 1
     assert [(job["state"], job["reason"]) for job in now["jobs"]] == [("waiting", None)] * 2
+    with pytest.raises(EngineError):
+        engines.resubmit(root, [now["jobs"][0]["name"]])
+    assert submissions.withdrawn(root) == set()
     with pytest.raises(EngineError, match="a does not answer|pbs|namespace=a"):
         cancel.cancel(root)
 
 
-def test_a_job_cancelled_at_its_engine_is_submitted_again(make_scheduler, clusters, monkeypatch):
-    """By a driver that runs: such as one that waited for a node that never came."""
-    monkeypatch.setattr(Submitter, "hold_back", lambda self: None)  # else a minute
-    _submitted(make_scheduler, "a")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_withdrawn_jobs_are_submitted_again(make_scheduler, clusters, monkeypatch, keeps):
+    """Once, by a driver that runs; the engine may keep the old job, which may begin after all."""
+    root = _submitted(make_scheduler, "a")
     first, second = sorted(clusters.jobs["a"])
+    clusters.keeps = keeps
+    with pytest.raises(ValueError, match=f"(?s)s-nothing-0.*{first}, {second}"):
+        engines.resubmit(root, [first, "s-nothing-0"])
+    assert submissions.withdrawn(root) == set()
+    assert clusters.jobs["a"] == {first, second}
+    (root / submissions.JOBS / submissions.WITHDRAWN).write_text("5")  # damaged
     turns = iter(range(9))
 
     def stop():
         turn = next(turns)
         if turn == 3:
-            clusters.jobs["a"].discard(first)
+            engines.resubmit(root, [first])
         return turn == 7
 
+    monkeypatch.setattr(Submitter, "hold_back", lambda self: None)  # else a minute
     scheduler, trials = make_scheduler("a", stop)
     with pytest.raises(Interrupted):
         scheduler.run(trials)
-    [new] = clusters.jobs["a"] - {second}
-    assert new != first
+    [new] = clusters.jobs["a"] - {first, second}
+    assert len(clusters.jobs["a"]) == 2 + keeps
     assert scheduler.places.jobs.keys() == {second, new}
+    assert _look(make_scheduler, "a", 3).jobs.keys() == {second, new}
+    assert survey.StudyReader(root).look().at_engines.keys() == {second, new}
+    [batch, _] = sorted(submissions.batches(root), key=lambda batch: batch.created_at)
+    assert batch.jobs[0] == tuple(scheduler.places.jobs[new].trials)
+    with pytest.raises(ValueError, match=f"Known: {second}, {new}|Known: {new}, {second}"):
+        engines.resubmit(root, [first])
 
 
 HANDLES, BATCH = "{}.handles.json", "s-damaged.json"
@@ -278,6 +315,7 @@ HANDLES, BATCH = "{}.handles.json", "s-damaged.json"
     [
         # None: a folder lies there. A mapping: changes of the batch's record.
         *((HANDLES, content) for content in ("", "5", "[[]]", "{")),
+        *((submissions.WITHDRAWN, content) for content in ("", '{"a": 1}', "[5]", None)),
         *((BATCH, content) for content in ("", "{}", '{"tasks": ')),
         *((BATCH, {"tasks": tasks}) for tasks in (3, ["grid"], [[5]], [None])),
         *((BATCH, changes) for changes in ({"avoid": 3}, {"avoid": [[]]}, {"sharing": "x"}, None)),
@@ -304,7 +342,7 @@ def test_damaged_records_of_jobs_are_named_and_passed_over(
         layout.write_json(file, {**layout.read_json(batch.file), **content})
     else:
         file.write_text(content)
-    is_named = name == BATCH
+    is_named = name in (BATCH, submissions.WITHDRAWN)
     study = survey.StudyReader(root).look()
     assert str(file) in study.damaged.get(name, "") or not is_named
     assert study.jobs == {"kubernetes": {"waiting": 2}}

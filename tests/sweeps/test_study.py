@@ -408,7 +408,7 @@ def test_records_of_studies_with_removed_keys(tmp_path):
     assert begin_stage(made) == planned
     assert planned[0].id == "4affc72d8d663dfa"
     record["config"] |= dict.fromkeys(keys.REMOVED, "x")
-    with pytest.raises(ValueError, match="does not know: init2winit_config, init2winit_dir, q"):
+    with pytest.raises(ValueError, match="does not know: init2winit_config, init2winit_dir, tens"):
         study.from_record(record, made.directory)
 
 

@@ -218,3 +218,9 @@ def test_the_advice_of_status_is_true(make_study, monkeypatch, capsys, is_cancel
     last = capsys.readouterr().out.splitlines()[-1]
     assert words in last
     assert last.endswith(f"python -m sweeps resume {made.directory}")
+
+
+def test_jobs_of_this_host_are_not_submitted_again(begun, capsys):
+    directory, _, _ = begun
+    assert command.main(["resubmit", str(directory), "4711_3"]) == 2
+    assert "launcher local" in capsys.readouterr().err
