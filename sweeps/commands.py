@@ -91,6 +91,7 @@ def _drive(resolved: Study, brief: bool = False) -> int:
     preflight.check_devices(resolved)
     preflight.check_model(resolved)
     preflight.check_engine(resolved)
+    preflight.check_event_files(resolved)
     is_new = not study_directory.check_same(resolved)
     if not brief:
         print(plan.summary(resolved), flush=True)

@@ -39,6 +39,7 @@ MODULES = {
     "small-speech": ("espeakng_loader",),
     "pictures": ("vl_convert",),
     "kubernetes": ("yaml",),
+    "tensorboard": ("tensorboardX",),
 }
 # Extras of setup.cfg that bring others.
 INCLUDED = {"workloads": ("attention",), "sweeps": ("attention", "workloads")}

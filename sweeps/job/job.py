@@ -108,6 +108,8 @@ class Job:
 
     def _check_node(self) -> None:
         """Raises ValueError or OSError where this node lacks data or libraries."""
+        if not self._suite:
+            preflight.check_event_files(self.study, here=True)
         preflight.check_data(self.study, self._suite, here=True)
         # The driver's own JAX_PLATFORMS is not the node's: what the job was given is used.
         os.environ.pop("JAX_PLATFORMS", None)

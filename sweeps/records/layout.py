@@ -14,7 +14,7 @@ its own tools read our trials::
         eval_measurements.csv measurements.csv answers.npz diagnostics.jsonl status.json
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
-        profile/                  where a study asks for it
+        tensorboard/ profile/     where a study asks for them
         downstream/<step>/<suite>/results.json samples.jsonl.gz   what the model can do, where asked
             tasks/<task>.jsonl.gz     of each finished task, until results.json is written
             evaluation.json status.json attempts/<k>/    as a trial's: who evaluates, how far it is
@@ -43,7 +43,7 @@ DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 # In a checkpoint, where orbax keeps the item `progress`: plain JSON.
 CHECKPOINT_RECORD = "progress/metadata"
-PROFILE = "profile"
+TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
 DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"
 DOWNSTREAM_TASKS = "tasks"

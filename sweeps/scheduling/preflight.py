@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ from attention import table as variants_table
 from attention.common import files, machine, messages
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.records import layout
+from sweeps.records import event_files, layout
 from sweeps.study import checks, config, jax_calls, study_directory
 from sweeps.study.study import Study
 from workloads import catalog
@@ -84,6 +85,20 @@ def check_engine(study: Study) -> None:
         config.warn(f"{name} cannot be asked whether it takes this study's jobs: {error}")
 
 
+def check_event_files(study: Study, here: bool = False) -> None:
+    """Raises ValueError if this host runs trials whose event files it has no library for.
+
+    here: whether it is a job's node; the driver's host runs those of launcher local.
+    """
+    settings, library = study.settings, event_files.LIBRARY
+    is_needed = settings["tensorboard"] and (here or settings["launcher"] == "local")
+    if is_needed and importlib.util.find_spec(library) is None:
+        raise ValueError(
+            f"tensorboard=True needs {library}, which is not installed here: pip install "
+            "'attnperf[tensorboard]', or set --config.tensorboard=False"
+        )
+
+
 def check_laws(study: Study) -> None:
     """Raises ValueError if a variant lets examples of a batch reach each other, in a causal
     model later tokens reach earlier ones, or documents each other that a study keeps apart.
@@ -128,6 +143,7 @@ def refusals(study: Study) -> list[str]:
         check_kernel,
         check_devices,
         check_model,
+        check_event_files,
         study_directory.check_same,
         _check_places,
     )

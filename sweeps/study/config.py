@@ -251,11 +251,10 @@ def _protocol(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stored config, with defaults for keys that it lacks, without removed keys that
-    change nothing."""
+    """Returns a stored config, with defaults for keys that it lacks, without empty removed keys."""
     config = {**base().to_dict(), "looks": []}  # JSON has no tuples
     for key, value in stored.items():
-        if value in keys.REMOVED.get(key, ()):
+        if key in keys.REMOVED and not value:
             continue
         is_group = isinstance(value, dict) and isinstance(config.get(key), dict)
         config[key] = {**config[key], **value} if is_group else value

@@ -47,12 +47,8 @@ _ATTENTION = {
     for name, hyperparameter in entry.hyperparameters.items()
     if name not in ("tau", "head_norm")
 }
-# Keys that records of earlier versions have, and the values that are ignored there.
-REMOVED: dict[str, tuple[Any, ...]] = {
-    "init2winit_dir": ("",),
-    "init2winit_config": ("",),
-    "tensorboard": (False, True),
-}
+# Keys that records of earlier versions have; '' is ignored there.
+REMOVED = ("init2winit_dir", "init2winit_config")
 # Of the study itself. Launchers have tables of their own.
 OWN: dict[str, Key] = {
     "name": Key(
@@ -283,6 +279,11 @@ OWN: dict[str, Key] = {
         "loss that is not finite",
         Range(1, 10**9),
         role=Role.FORM,
+    ),
+    "tensorboard": Key(
+        False,
+        "event files of every figure in each trial's directory; pip's extra tensorboard",
+        role=Role.OBSERVATION,
     ),
     "profile": Key(
         "",

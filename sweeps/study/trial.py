@@ -100,6 +100,7 @@ class Trial:
     diagnostics: int = 0
     diagnostics_examples: int = 8
     checkpoint_minutes: int = 0
+    tensorboard: bool = False
     profile: str = ""
     keep_checkpoints: int = 1
     downstream: str = ""

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from sweeps.distributed import process_group
-from sweeps.records import answers, layout, lease, measurements, status
+from sweeps.records import answers, event_files, layout, lease, measurements, status
 from sweeps.study import selection
 from sweeps.study.trial import Trial
 from sweeps.training import checkpoints, live, train_step
@@ -114,6 +114,7 @@ class Training:
         self._problem: Exception | None = None
         self._opened = contextlib.ExitStack()
         self._recorder: Any = None
+        self._events: event_files.EventFile | None = None
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -168,6 +169,9 @@ class Training:
         self._writer = measurements.Writer(self.attempt.directory)
         self._opened.callback(self._writer.close)
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
+        if self.trial.tensorboard:
+            self._events = event_files.EventFile(self.attempt, start)
+            self._opened.callback(self._events.close)
         note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
         if note:
             print(note, flush=True)
@@ -318,6 +322,8 @@ class Training:
         """Adds rows to the attempt's files, unless another job has taken the trial over."""
         self.attempt.check()
         self._writer.append(rows)
+        if self._events is not None:
+            self._events.append(rows)
 
     def _evaluate(self, step: int, state: train_step.TrainState, mark: float) -> float:
         started = self._train_time(state, mark)

@@ -54,7 +54,7 @@ assert "query_ln" in str(jax.tree.structure(parameters))
 
 # Extras that parts of a package need, and modules that are asked for where they are needed.
 APART = (
-    *("small-speech", "pictures", "kubernetes"),
+    *("small-speech", "pictures", "kubernetes", "tensorboard"),
     *("datasets", "lm_eval", "ray", "requests", "tensorflow"),
 )
 

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from attention.common import accelerators
-from sweeps.records import answers, layout, lease, measurements, status
+from sweeps.records import answers, event_files, layout, lease, measurements, status
+from sweeps.scheduling import preflight
 from sweeps.study import trial as trials
 from sweeps.training import live, loop, train_step
 from tests.sweeps.chaos import equality
 from tests.sweeps.conftest import begin_attempt
 from workloads import catalog
 from workloads.base import spec
+from workloads.storage import tfrecord
 
 
 def test_csvs_have_algoperfs_columns_and_ours(tmp_path):
@@ -337,6 +339,64 @@ def test_a_status_is_not_written_at_every_row(make_trial, monkeypatch):
     assert written[3]["figures"]["loss"] == 1.0
     assert written[3]["step_seconds"] == written[3]["figures"]["step_seconds"] > 0
     json.dumps(written[3])
+
+
+def _events(directory):
+    """Returns what TensorBoard shows: {tag: [(step, value)]}, by its rule of purging."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    points = []
+    for path in sorted((directory / layout.TENSORBOARD).iterdir(), key=lambda path: path.name[-6:]):
+        for payload in tfrecord.stream(str(path)):
+            event = event_pb2.Event.FromString(payload)
+            if event.session_log.status == event_pb2.SessionLog.START:
+                # tensorboard/backend/event_processing/plugin_event_accumulator.py: _Purge
+                points = [point for point in points if point[1] < event.step]
+            points += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+    return {tag: [p[1:] for p in points if p[0] == tag] for tag, *_ in points}
+
+
+def _train(step, **figures):
+    return {"kind": "train", "global_step": step, "loss": step / 4, **figures}
+
+
+def test_a_resumed_trial_shows_every_point_once(tmp_path):
+    """Attempt 1 got to update 5 and its checkpoint is that after 4, with an evaluation."""
+    pytest.importorskip("tensorboardX")
+    for resumed, rows in (
+        (0, [*map(_train, range(4)), {"kind": "eval", "global_step": 4, "test/loss": 0.5},
+             *map(_train, (4, 5))]),
+        (4, [_train(4, step_seconds=0.25, model_flop_utilisation=None), _train(5)]),
+    ):  # fmt: skip
+        attempt = begin_attempt(tmp_path, resumed=resumed)
+        writer = measurements.Writer(attempt.directory)
+        events = event_files.EventFile(attempt, resumed)
+        for row in rows:
+            writer.append([row])
+            events.append([row])
+            events.append([{"kind": "diagnostics", "global_step": 4, "layers": []}])
+            # On disk when it was added.
+            assert row["global_step"] in [step for points in _events(tmp_path).values()
+                                          for step, _ in points]  # fmt: skip
+        writer.close()
+        events.close()
+        attempt.end("killed")
+    assert _events(tmp_path) == {
+        "loss": [(step, step / 4) for step in range(6)],
+        "test/loss": [(4, 0.5)],
+        "step_seconds": [(4, 0.25)],
+        "preemption_count": [(4, 0)],
+    }
+
+
+def test_a_missing_library_is_refused(make_study, monkeypatch):
+    """On the host that trains."""
+    monkeypatch.setattr(event_files, "LIBRARY", "no_such_library")
+    preflight.check_event_files(make_study())
+    elsewhere = make_study(tensorboard=True, launcher="slurm", **{"slurm.time": "01:00:00"})
+    preflight.check_event_files(elsewhere)
+    for asks, here in ((make_study(tensorboard=True), False), (elsewhere, True)):
+        with pytest.raises(ValueError, match=r"no_such_library.*\[tensorboard\]"):
+            preflight.check_event_files(asks, here=here)
 
 
 @pytest.mark.parametrize(
