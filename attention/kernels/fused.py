@@ -31,7 +31,8 @@ import jax.numpy as jnp
 
 from attention import functions, masks
 from attention.functions import Functions, Leaves, Score, Transform
-from attention.kernels import accelerated, context, elementwise, inputs
+from attention.kernels import accelerated, elementwise, inputs
+from attention.kernels.accelerated import LANES, UNBOUNDED, Division, Local
 from attention.kernels.gpu import fused_gpu
 from attention.kernels.inputs import Problem, per_query_head
 from attention.kernels.pairs import PairMask, survey
@@ -80,7 +81,7 @@ def weighted_sum(
         # Functions alone say which queries see a key.
         rows = survey(pair_mask).rows[:, None, None]
         may_see_none = not rows.all()
-    local = accelerated.Local(
+    local = Local(
         parts,
         low,
         high,
@@ -100,9 +101,7 @@ def weighted_sum(
     return _finished(problem, local, results, rows, dtype)
 
 
-def _finished(
-    problem: Problem, local: accelerated.Local, results: Any, rows: Any, dtype: jnp.dtype
-) -> Any:
+def _finished(problem: Problem, local: Local, results: Any, rows: Any, dtype: jnp.dtype) -> Any:
     """Returns the kernel's results with 0, and s = ∞, for queries that see no key.
 
     rows: which see one, None if the mask's arrays say it. dtype: that of the output.
@@ -178,7 +177,7 @@ def check(problem: Problem, transform: Transform | None) -> None:
 
 
 def _on_one_device(
-    problem: Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
+    problem: Problem, local: Local, lengths: tuple[int, int], platform: str
 ) -> Callable[[dict[str, Any]], jax.Array]:
     """Returns what computes a device's part of the arrays; lengths: T and S of all.
 
@@ -194,7 +193,58 @@ def _on_one_device(
             "kernel='fused' has no attention dropout where queries are divided over devices, here "
             f"by {problem.context!r}: set the rate to 0, or use kernel='xla'"
         )
-    return functools.partial(context.attend, attend, local, problem.context, lengths)
+    return functools.partial(_with_queries_divided, attend, local, problem.context, lengths)
+
+
+def _with_queries_divided(
+    kernel: Callable[..., Any],
+    local: Local,
+    axes: Any,
+    lengths: tuple[int, int],
+    arrays: dict[str, Any],
+) -> Any:
+    """Returns the output of a device's queries, [..., T/n, H, Dv], inside of jax.shard_map.
+
+    Each device attends its own queries to all keys. Keys and values are gathered, so their
+    gradients are scattered and summed. A kernel is told where a device's queries lie by numbers
+    that it reads when it runs, the operand `shifts`. Under causality late queries have more work
+    than early ones. Device p of n exchanges the second half of its queries with device n − 1 − p,
+    so that all devices see as many pairs.
+
+    kernel: attend(local, arrays) of a platform. axes: of the mesh, which divide the queries among n
+    devices. lengths: T and S of all. arrays: as `accelerated.on_devices` divides them.
+    """
+    devices, place = jax.lax.axis_size(axes), jax.lax.axis_index(axes)
+    rows = arrays["query"].shape[-3]
+    arrays = dict(arrays)
+    for name in ("key", "value"):
+        if arrays[name].shape[-3] < lengths[1]:
+            axis = arrays[name].ndim - 3
+            arrays[name] = jax.lax.all_gather(arrays[name], axes, axis=axis, tiled=True)
+    is_causal = local.low > -UNBOUNDED and local.high == UNBOUNDED
+    # A tile has queries of one half.
+    if not is_causal or rows % (2 * LANES):
+        arrays["shifts"] = jnp.reshape(place * rows, 1).astype(jnp.int32)
+        division = Division(lengths[0], 0 if rows % LANES else rows, (0,))
+        return kernel(local._replace(division=division), arrays)
+    last = devices - 1
+    partners = [(number, last - number) for number in range(devices)]
+
+    def exchanged(array: jax.Array, axis: int) -> jax.Array:
+        """Returns an array with its second half from the partner, and from that the own again."""
+        first, second = jnp.split(array, 2, axis)
+        return jnp.concatenate([first, jax.lax.ppermute(second, axes, partners)], axis)
+
+    of_leaves = tuple(-1 if kind == "row" else 0 for kind in local.functions.kinds)
+    axes_of_queries: dict[str, Any] = {"query": -3, "pairs": -2, "lower": -1, "leaves": of_leaves}
+    for name, axis in (axes_of_queries | {"segments": (-1, 0)}).items():
+        if name in arrays:  # 0 stands for none
+            arrays[name] = jax.tree.map(
+                lambda axis, array: exchanged(array, axis) if axis else array, axis, arrays[name]
+            )
+    arrays["shifts"] = jnp.stack([place, last - place]).astype(jnp.int32) * rows
+    local = local._replace(division=Division(lengths[0], rows // 2, (0, last * rows)))
+    return jax.tree.map(exchanged, kernel(local, arrays), (-3, -1) if local.with_lse else -3)
 
 
 def _plus(
@@ -209,7 +259,7 @@ def _band(mask: Mask, pair_mask: PairMask | None = None) -> tuple[int, int]:
 
     Blocks beyond the farthest pairs that functions show are passed over.
     """
-    width = accelerated.UNBOUNDED if mask.width is None else mask.width - 1
+    width = UNBOUNDED if mask.width is None else mask.width - 1
     low, high = 1 if mask.strict else 0 if mask.causal else -width, width
     if pair_mask is None:
         return low, high

@@ -8,7 +8,7 @@ import pytest
 
 from attention import registry
 from tests.maxtext.formula import laser
-from workloads.maxtext.operator import Substitution, check_config
+from workloads.maxtext.runner import Substitution, check_config
 
 SEGMENTS = np.array([[1] * 5 + [2] * 7, [1] * 10 + [0] * 2])
 

@@ -15,7 +15,7 @@ from tests.workloads import data_files
 from tests.workloads.conftest import REPOSITORY, check_records, sentences, write_text_dataset
 from workloads.base.errors import DataError
 from workloads.storage import tokenizer
-from workloads.text.corpora import large_corpora, token_preparation
+from workloads.text.corpora import large_corpora
 
 PREPARE = """
 import dataclasses, sys
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fabricated data sets are smaller than an evaluation."""
-    fewest = dict.fromkeys(token_preparation.SPLITS, 1)
+    fewest = dict.fromkeys(large_corpora.SPLITS, 1)
     for name, corpus in (("C4", large_corpora.C4), ("WIKIPEDIA", large_corpora.WIKIPEDIA)):
         small = dataclasses.replace(corpus, vocab_size=330, length=16, documents=100, fewest=fewest)
         monkeypatch.setattr(large_corpora, name, small)
@@ -93,11 +93,11 @@ def test_tfds_to_records(
 
 def test_blank_lines_part_documents(tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(b"\n one \r\ntwo\n\n \nthree\n\n")
-    documents = list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
+    documents = list(large_corpora.mlperf_documents(tmp_path / "part", "repair"))
     assert documents == ["one\ntwo", "three"]
     (tmp_path / "part").write_bytes(b"one\n\xff\n")
     with pytest.raises(DataError, match="part: line 2 is no UTF-8"):
-        list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
+        list(large_corpora.mlperf_documents(tmp_path / "part", "repair"))
 
 
 def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(

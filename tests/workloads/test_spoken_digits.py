@@ -10,12 +10,7 @@ import pytest
 
 from tests.workloads.small_speech import SPOKEN
 from workloads.base.errors import DataError
-from workloads.speech.corpora import (
-    espeak,
-    speech_corpus,
-    speech_tokenizer,
-    spoken,
-)
+from workloads.speech.corpora import speech_corpus, speech_tokenizer, spoken
 
 ROLES = ["train", "validation", "test"]
 # Variants with `breath` in their definition: its noise is seeded by the clock.
@@ -69,10 +64,10 @@ def test_two_processes_say_the_same() -> None:
     """Every timbre of every role with changing accents."""
     voices = [voice for role in ROLES for voice in spoken.voices(role)][::5]
     utterances = [
-        espeak.Prompt("three seven", voices[number % len(voices)], 200 + number, 50)
+        spoken.Prompt("three seven", voices[number % len(voices)], 200 + number, 50)
         for number in range(90)
     ]
-    (_, first), (_, second) = espeak.speak(utterances), espeak.speak(utterances)
+    (_, first), (_, second) = spoken.speak(utterances), spoken.speak(utterances)
     assert len(first) == 90
     for samples, again in zip(first, second, strict=True):
         assert samples.dtype == np.int16
@@ -80,17 +75,17 @@ def test_two_processes_say_the_same() -> None:
     # A third of a second to a second, and not silence.
     assert all(5000 < len(samples) < 16_000 and np.abs(samples).max() > 2000 for samples in first)
     with pytest.raises(ValueError, match="espeak-ng has no voice"):
-        espeak.speak([espeak.Prompt("one", "xx+m1")])
+        spoken.speak([spoken.Prompt("one", "xx+m1")])
 
 
 def test_resampling_keeps_tones_and_clips() -> None:
     tone = 10_000 * np.cos(2 * np.pi * 440 * np.arange(22_050) / 22_050)
     expected = 10_000 * np.cos(2 * np.pi * 440 * np.arange(16_000) / 16_000)
-    resampled = espeak.resample(np.rint(tone).astype(np.int16))
+    resampled = spoken.resample(np.rint(tone).astype(np.int16))
     # The Kaiser window's ripple is 0.3 %.
     assert np.abs(resampled - expected)[200:-200].max() < 60
     loud = np.repeat(np.array([-(2**15), 2**15 - 1] * 20, np.int16), 50)
-    resampled = espeak.resample(loud)
+    resampled = spoken.resample(loud)
     assert (resampled.min(), resampled.max()) == (-(2**15), 2**15 - 1)
 
 

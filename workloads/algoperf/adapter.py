@@ -1,24 +1,52 @@
 """AlgoPerf's own workload object behind our interface, so that our loop trains it.
 
-Model, loss, batches and evaluation are AlgoPerf's. Our loop needs more: a first step for batches
-(`workloads.algoperf.batches`), a model state whose shapes stay, evaluations that do not depend on
-earlier ones, and numbers instead of arrays.
+Model, loss, batches and evaluation are AlgoPerf's. Our loop needs more: a first step for batches, a
+model state whose shapes stay, evaluations that do not depend on earlier ones, and numbers instead
+of arrays.
+
+Training batches from any step on are a function of the seed and the step.
+
+AlgoPerf's queues are iterators that start at their first batch. One that is to start at step n
+draws n batches and throws them away, which costs what reading them costs: decoding ImageNet runs
+at some thousand images a second on 32 cores, so that n = 10,000 of 1,024 images take an hour.
+
+- WMT (tf.data): the order follows from the key that the queue is given (wmt/input_pipeline.py).
+- ImageNet (tf.data): so do order, crops and mixup, but not all of RandAugment. AlgoPerf folds the
+  example's number into a key for crops, flips, mixup and the choice of operations, but takes the
+  sign of a rotation or shear, and the place of a cutout, from TensorFlow's global generator
+  (imagenet_resnet/imagenet_jax/randaugment.py: `tf.random.uniform`). Inside a parallel map no seed
+  makes that repeatable, so that two runs of one seed train on different images. Here those draws,
+  of the same distributions, follow from the example's key too.
+- LibriSpeech (torch's DataLoader): the queue drops its key, and the loader shuffles by torch's
+  global generator (librispeech_jax/workload.py). Here that generator is the queue's own while a
+  batch is drawn, seeded from the key; what else uses it, evaluations included, changes nothing.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import itertools
+import sys
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
+from unittest import mock
 
 import jax
+import numpy as np
 
 from workloads import algoperf_specs
-from workloads.algoperf import batches, installation
+from workloads.algoperf import installation
 from workloads.base import sharding, spec
+from workloads.base.injection import Substitute
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
+
+_MODULE = "algoperf.workloads.imagenet_resnet.imagenet_jax.randaugment"
+# Numbers of draws folded into the key begin here: RandAugment's own fold in 0, 1, ....
+_FIRST = 1_000_000
+# Of the keys that a seed gives; 2 is the data's (sweeps/training/train_step.py).
+_DATA = 2
 
 
 def make(
@@ -94,7 +122,7 @@ class AlgoperfWorkload(spec.Workload):
     algoperf_changed_files = property(attrgetter("theirs.algoperf_changed_files"))
 
     def init_model_fn(self, rng: jax.Array) -> tuple[spec.Parameters, spec.ModelState]:
-        params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))
+        params, model_state = self.theirs.init_model_fn(raw_key(rng))
         return params, model_state
 
     def model_fn(
@@ -122,7 +150,7 @@ class AlgoperfWorkload(spec.Workload):
             augmented_and_preprocessed_input_batch,
             model_state,
             self._modes[mode.name],
-            batches.raw_key(rng),
+            raw_key(rng),
             update_batch_norm,
             dropout_rate=dropout_rate,
             **bn,
@@ -140,17 +168,17 @@ class AlgoperfWorkload(spec.Workload):
         start_step: int = 0,
         **kwargs: Any,
     ) -> Iterator[spec.Batch]:
-        """Returns AlgoPerf's batches from `start_step` on; see `workloads.algoperf.batches`.
+        """Returns AlgoPerf's batches from `start_step` on.
 
         Other arguments are AlgoPerf's own, which not every workload of theirs has.
         """
-        key = batches.data_key(data_rng)
-        with batches.seeded_augmentation():
+        key = data_key(data_rng)
+        with seeded_augmentation():
             queue = self.theirs._build_input_queue(
                 key, split, data_dir, global_batch_size, *args, **kwargs
             )
         if split == "train" and "librispeech" in self.name:
-            queue = batches.with_own_torch_generator(queue, key)
+            queue = with_own_torch_generator(queue, key)
         split_over = self.devices.batch()
         # The batches before the first are drawn and thrown away.
         return (
@@ -192,7 +220,7 @@ class AlgoperfWorkload(spec.Workload):
             global_batch_size,
             params,
             model_state,
-            batches.raw_key(rng),
+            raw_key(rng),
             data_dir,
             imagenet_v2_data_dir,
             global_step,
@@ -202,3 +230,72 @@ class AlgoperfWorkload(spec.Workload):
             for name, value in metrics.items()
             if self.theirs.num_test_examples or not name.startswith("test/") or "num_" in name
         }
+
+
+@contextlib.contextmanager
+def seeded_augmentation() -> Iterator[None]:
+    """While a queue is built inside, its RandAugment draws from keys alone.
+
+    TensorFlow traces the functions of a pipeline when it is built, so that the pipeline keeps
+    that. AlgoPerf's module is as it was afterwards; without it there is nothing to do.
+    """
+    module = sys.modules.get(_MODULE)
+    if module is None:
+        yield
+        return
+    original = module.distort_image_with_randaugment
+
+    def distort(image: Any, num_layers: int, magnitude: Any, key: Any) -> Any:
+        with mock.patch.object(module, "tf", _keyed(module.tf, key)):
+            return original(image, num_layers, magnitude, key)
+
+    with mock.patch.object(module, "distort_image_with_randaugment", distort):
+        yield
+
+
+def _keyed(tf: Any, key: Any) -> Any:
+    """Returns TensorFlow, whose `random.uniform` draws from a key, each call its own."""
+    numbers = itertools.count(_FIRST)
+
+    def uniform(
+        shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None, **_: Any
+    ) -> Any:
+        # Not used: the seed and the name of an operation.
+        seed = tf.random.experimental.stateless_fold_in(key, next(numbers))
+        return tf.random.stateless_uniform(
+            shape, seed=seed, minval=minval, maxval=maxval, dtype=dtype or tf.float32
+        )
+
+    return Substitute(tf, random=Substitute(tf.random, uniform=uniform))
+
+
+def raw_key(rng: jax.Array) -> jax.Array:
+    """Returns a key as AlgoPerf takes it, uint32 of shape (2,): its readers index keys."""
+    typed = jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(rng) if typed else rng
+
+
+def data_key(data_rng: int | jax.Array) -> jax.Array:
+    """Returns the raw key of a seed's data, or that of a given key."""
+    if isinstance(data_rng, int):
+        return jax.random.fold_in(jax.random.PRNGKey(data_rng), _DATA)
+    return raw_key(data_rng)
+
+
+def with_own_torch_generator(queue: Iterator[Any], key: jax.Array) -> Iterator[Any]:
+    """Yields a queue's batches, torch's global generator being the queue's while one is drawn."""
+    import torch
+
+    high, low = (int(word) for word in np.asarray(key))
+    state = torch.Generator().manual_seed((high << 32 | low) & (2**63 - 1)).get_state()
+    while True:
+        outside = torch.get_rng_state()
+        torch.set_rng_state(state)
+        try:
+            batch = next(queue, None)
+        finally:
+            state = torch.get_rng_state()
+            torch.set_rng_state(outside)
+        if batch is None:
+            return
+        yield batch
