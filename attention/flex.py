@@ -21,9 +21,7 @@ from attention.call import Call
 from attention.functions import Fitted, Score, Transform, Weighting
 from attention.kernels import elementwise, inputs
 from attention.kernels.core import SOFTMAX
-from attention.kernels.inputs import Problem
 from attention.masks import Bias, Mask, Masks, PairFunction
-from attention.records import Kernel
 
 __all__ = ["Bias", "Mask", "Weighting", "check", "flex", "merge"]
 
@@ -51,7 +49,7 @@ def flex(
     bias: jax.Array | Bias | None = None,
     leaves: Mapping[str, tuple[str, jax.Array]] | None = None,
     scale: float | None = None,
-    kernel: str | Kernel = "xla",
+    kernel: str | records.Kernel = "xla",
     tiles: Mapping[str, Mapping[str, int]] | None = None,
     sharding: NamedSharding | None = None,
     return_lse: bool = False,
@@ -291,7 +289,11 @@ def check(
     made, limits = records.kernel(kernel), backends.KERNELS[kernel]
 
     def refuse(
-        problem: Problem, value: jax.Array, transform: Transform | None = None, *_: Any, **__: Any
+        problem: inputs.Problem,
+        value: jax.Array,
+        transform: Transform | None = None,
+        *_: Any,
+        **__: Any,
     ) -> Any:
         backends.check_needs(kernel, problem.needs)
         made.check(problem, transform)

@@ -341,23 +341,18 @@ def _where(visible: jax.Array, array: jax.Array) -> jax.Array:
     return jnp.where(visible, array, 0.0)
 
 
+@functools.lru_cache(256)
 def check_weighting(weighting: Weighting) -> None:
     """Raises ValueError if a weighting is not what it says, by its values for a few logits.
 
     Weights and masses that scale are proportional to e^−s, and those that are the `same` are equal.
     It may be called while JAX traces.
     """
-    if not (weighting.weights is weighting.mass is exponential):
-        _check_weighting(weighting)
-
-
-@functools.lru_cache(256)
-def _check_weighting(weighting: Weighting) -> None:
     if weighting.same and weighting.mass is None:
         raise ValueError(
             f"{_part(weighting, 'weights')} are its mass, too, by same=True: give mass=weights"
         )
-    if weighting.mass is None:
+    if weighting.mass is None or weighting.weights is weighting.mass is exponential:
         return
     close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
     values = [_on_few_logits(weighting, s) for s in (4.0, 5.0)]

@@ -411,15 +411,11 @@ def mixer_label(variant: str) -> str:
     return MIXERS[name].label if name in MIXERS else name
 
 
-def modifier_label(variant: str) -> str:
-    """Returns the modifiers as the paper writes them: `+ QK-normalization`, empty for none."""
-    names = modifiers(variant)
-    return " ".join(f"+ {MODIFIERS[name].label if name in MODIFIERS else name}" for name in names)
-
-
 def label(variant: str) -> str:
     """Returns the paper's name: `LASER + per-dim temp` for `laser+per_dim_temp`."""
-    return f"{mixer_label(variant)} {modifier_label(variant)}".strip()
+    names = modifiers(variant)
+    labels = [MODIFIERS[name].label if name in MODIFIERS else name for name in names]
+    return " + ".join((mixer_label(variant), *labels))
 
 
 def group(variant: str) -> str:

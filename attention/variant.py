@@ -20,10 +20,9 @@ from attention.functions import Leaves, Score
 from attention.kernels import inputs
 from attention.kernels.library import SPAN
 from attention.masks import Bias, Mask, Masks
-from attention.records import Leaf, Modifier
 
 # Gives the learned leaves that a part declares, by path.
-LeafSource = Callable[[Sequence[Leaf]], Leaves]
+LeafSource = Callable[[Sequence[records.Leaf]], Leaves]
 
 
 # Keywords of flax's function that no variant has. The softmax is always in float32.
@@ -202,9 +201,9 @@ class Variant:
         call: one like the layer's; of its arrays only shapes and dtypes count. key: of starts that
         are drawn. Raises ValueError if one is drawn and there is no key, and as `attend`.
         """
-        declared: dict[str, Leaf] = {}
+        declared: dict[str, records.Leaf] = {}
 
-        def collect(leaves: Sequence[Leaf]) -> Leaves:
+        def collect(leaves: Sequence[records.Leaf]) -> Leaves:
             declared.update((leaf.path, leaf) for leaf in leaves)
             return {leaf.path: jnp.zeros(leaf.shape, jnp.float32) for leaf in leaves}
 
@@ -317,7 +316,7 @@ class Variant:
         """Returns the hyperparameters that a mixer or modifier reads, by its line."""
         return {key: self.hyperparameters[key] for key in entry.hyperparameters}
 
-    def modifiers_on(self, place: str) -> Iterator[tuple[Modifier, dict[str, Any]]]:
+    def modifiers_on(self, place: str) -> Iterator[tuple[records.Modifier, dict[str, Any]]]:
         """Yields the modifiers that act on `place`, with their hyperparameters.
 
         By precedence; those of equal precedence as the table lists them.
@@ -403,11 +402,11 @@ class _GivenLeaves:
         self.variant = variant
         self.unused = dict(leaves)
 
-    def __call__(self, declared: Sequence[Leaf]) -> Leaves:
+    def __call__(self, declared: Sequence[records.Leaf]) -> Leaves:
         """Returns the declared leaves, float32 or wider."""
         return {leaf.path: self._take(leaf) for leaf in declared}
 
-    def _take(self, leaf: Leaf) -> jax.Array:
+    def _take(self, leaf: records.Leaf) -> jax.Array:
         if leaf.path not in self.unused:
             raise ValueError(
                 f"{self.variant} learns {leaf.path!r} {list(leaf.shape)}, which leaves= lacks; "
@@ -438,7 +437,10 @@ def _source(variant: str, leaves: Mapping[str, jax.Array] | LeafSource | None) -
 
 
 def _leaves(
-    source: LeafSource, part: records.Mixer | Modifier, call: Call, settings: Mapping[str, Any]
+    source: LeafSource,
+    part: records.Mixer | records.Modifier,
+    call: Call,
+    settings: Mapping[str, Any],
 ) -> Leaves:
     """Returns the leaves of a part: the learned ones from their source, and its constants."""
     declared = part.leaves(call, **settings)
@@ -451,7 +453,7 @@ def _leaves(
     return constants | {**source(learned)} if learned else constants
 
 
-def _start(variant: str, leaf: Leaf, key: jax.Array | None) -> jax.Array:
+def _start(variant: str, leaf: records.Leaf, key: jax.Array | None) -> jax.Array:
     """Returns a leaf at its start, a draw of its path's own."""
     if key is not None:
         if not hasattr(key, "dtype"):

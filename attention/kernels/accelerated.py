@@ -13,7 +13,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from attention import backends, functions, table
-from attention.functions import Functions
 from attention.kernels.inputs import Problem, fitting, parts, promoting, varying
 from attention.kernels.pairs import PairMask, survey
 from attention.records import Tiles
@@ -47,7 +46,7 @@ class Local(NamedTuple):
     division: how devices divide the queries, None if each has all.
     """
 
-    functions: Functions
+    functions: functions.Functions
     low: int
     high: int
     scale: float
@@ -272,7 +271,7 @@ def named(written: ForwardResults) -> ForwardResults:
     )
 
 
-def kept(
+def kept_weights(
     local: Local, seeds: Any, head: Any, indices: tuple[jax.Array, jax.Array]
 ) -> jax.Array | None:
     """Returns which weights of a tile dropout keeps, None without dropout; seeds: [1, H]."""

@@ -14,9 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from attention import functions, masks
-from attention.functions import Leaves, Score, Weighting
 from attention.kernels.inputs import Problem, promoting, varying
-from attention.masks import Bias
 from attention.records import Kernel
 
 Precision = jax.lax.PrecisionLike
@@ -57,7 +55,7 @@ def softmax_jacobian_norm(weights: jax.Array) -> jax.Array:
     return jnp.sqrt(total)
 
 
-SOFTMAX = Weighting(
+SOFTMAX = functions.Weighting(
     functions.exponential,
     functions.exponential,
     same=True,
@@ -72,8 +70,8 @@ class CoreSettings(NamedTuple):
 
     scale: float
     precision: Precision = None
-    weighting: Weighting = SOFTMAX
-    score: tuple[Score, ...] = ()
+    weighting: functions.Weighting = SOFTMAX
+    score: tuple[functions.Score, ...] = ()
     with_lse: bool = False
 
 
@@ -105,9 +103,9 @@ def weights_of(
     settings: CoreSettings,
     query: jax.Array,
     key: jax.Array,
-    bias: Bias,
+    bias: masks.Bias,
     visible: jax.Array | None,
-    leaves: tuple[Leaves, ...],
+    leaves: tuple[functions.Leaves, ...],
     sink: Sink | None = None,
 ) -> jax.Array:
     """Returns the weights of the logits scale·QKᵀ, modified, + bias, over what is visible.
@@ -124,9 +122,9 @@ def _logits(
     settings: CoreSettings,
     query: jax.Array,
     key: jax.Array,
-    bias: Bias,
+    bias: masks.Bias,
     visible: jax.Array | None,
-    leaves: tuple[Leaves, ...],
+    leaves: tuple[functions.Leaves, ...],
     sink: Sink | None,
 ) -> list[jax.Array]:
     """Returns the logits of the keys [..., H, T, S] and, if there is a sink, its [..., H, T, 1].
@@ -182,7 +180,9 @@ def _scores(settings: CoreSettings, query: jax.Array, key: jax.Array) -> jax.Arr
     )
 
 
-def _modified(settings: CoreSettings, scores: jax.Array, leaves: tuple[Leaves, ...]) -> jax.Array:
+def _modified(
+    settings: CoreSettings, scores: jax.Array, leaves: tuple[functions.Leaves, ...]
+) -> jax.Array:
     queries = jnp.arange(scores.shape[-2])[:, None]
     keys = jnp.arange(scores.shape[-1])[None]
     axes = {"head": (-2, -1), "row": (-1,), "column": (-2,)}
@@ -199,10 +199,10 @@ def weighted_sum(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    bias: Bias,
+    bias: masks.Bias,
     visible: jax.Array | None,
     multiplier: jax.Array | None,
-    leaves: tuple[Leaves, ...] = (),
+    leaves: tuple[functions.Leaves, ...] = (),
     sink: Sink | None = None,
 ) -> Any:
     """Returns Σ_s m_ts·p_ts·v_s with p = `weights_of`, float32, shape [..., T, H, D].
@@ -295,7 +295,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     narrow_bar = jax.lax.optimization_barrier((settings.scale * score_bar).astype(query.dtype))
     query_bar = einsum("...hts,...shd->...thd", narrow_bar, key)
     key_bar = einsum("...hts,...thd->...shd", narrow_bar, query)
-    bias_bar = Bias(
+    bias_bar = masks.Bias(
         None if bias.dense is None else _unbroadcast(logit_bar, bias.dense),
         None if bias.row is None else _unbroadcast(jnp.sum(logit_bar, axis=-1), bias.row),
         None if bias.column is None else _unbroadcast(jnp.sum(logit_bar, axis=-2), bias.column),

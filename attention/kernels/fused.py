@@ -30,22 +30,18 @@ import jax
 import jax.numpy as jnp
 
 from attention import functions, masks
-from attention.functions import Functions, Leaves, Score, Transform
 from attention.kernels import accelerated, elementwise, inputs
-from attention.kernels.accelerated import LANES, UNBOUNDED, Division, Local
 from attention.kernels.gpu import fused_gpu
-from attention.kernels.inputs import Problem, per_query_head
 from attention.kernels.pairs import PairMask, survey
 from attention.kernels.tpu import fused_tpu
-from attention.masks import Mask
 from attention.records import Kernel, Tiles
 
 
 def weighted_sum(
-    problem: Problem,
+    problem: inputs.Problem,
     value: jax.Array,
-    transform: Transform | None = None,
-    channels: Leaves | None = None,
+    transform: functions.Transform | None = None,
+    channels: functions.Leaves | None = None,
     *,
     interpret: str = "",
     tiles: Tiles = (),
@@ -69,7 +65,7 @@ def weighted_sum(
     arrays = _by_head(problem, value.astype(problem.query.dtype), channels, masked)
     if problem.sink is not None:
         weighting, arrays["start"] = dataclasses.replace(weighting, start="sink"), problem.sink
-    parts = Functions(score, functions.with_factor(weighting), transform)
+    parts = functions.Functions(score, functions.with_factor(weighting), transform)
     arrays |= {"leaves": tuple(parts.flattened(leaves)), **masked}
     rate = 0.0
     if isinstance(problem.dropout, functions.Dropout):
@@ -81,7 +77,7 @@ def weighted_sum(
         # Functions alone say which queries see a key.
         rows = survey(pair_mask).rows[:, None, None]
         may_see_none = not rows.all()
-    local = Local(
+    local = accelerated.Local(
         parts,
         low,
         high,
@@ -101,7 +97,9 @@ def weighted_sum(
     return _finished(problem, local, results, rows, dtype)
 
 
-def _finished(problem: Problem, local: Local, results: Any, rows: Any, dtype: jnp.dtype) -> Any:
+def _finished(
+    problem: inputs.Problem, local: accelerated.Local, results: Any, rows: Any, dtype: jnp.dtype
+) -> Any:
     """Returns the kernel's results with 0, and s = ∞, for queries that see no key.
 
     rows: which see one, None if the mask's arrays say it. dtype: that of the output.
@@ -124,7 +122,9 @@ def _finished(problem: Problem, local: Local, results: Any, rows: Any, dtype: jn
     return output, problem.bias.with_idle_rows(log_sums, is_softmax, has_sink)
 
 
-def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]:
+def _with_bias(
+    problem: inputs.Problem,
+) -> tuple[tuple[functions.Score, ...], tuple[functions.Leaves, ...]]:
     """Returns the problem's score functions and leaves, with those that add its bias."""
     score, leaves = problem.score, problem.leaves
     *batch, queries, heads, _ = problem.query.shape
@@ -133,13 +133,16 @@ def _with_bias(problem: Problem) -> tuple[tuple[Score, ...], tuple[Leaves, ...]]
     for name, bias in (("row", added.row), ("column", added.column)):
         if bias is not None:
             leaf = jnp.broadcast_to(bias, (*batch, heads, lengths[name])).astype(jnp.float32)
-            score = (*score, Score(_plus, (("name", name),), ((name, name),)))
+            score = (*score, functions.Score(_plus, (("name", name),), ((name, name),)))
             leaves = (*leaves, {name: leaf})
     return score, leaves
 
 
 def _by_head(
-    problem: Problem, value: jax.Array, channels: Leaves | None, masked: dict[str, Any]
+    problem: inputs.Problem,
+    value: jax.Array,
+    channels: functions.Leaves | None,
+    masked: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns "query", "key", "value" and "channels", as `on_devices` takes them.
 
@@ -152,9 +155,9 @@ def _by_head(
         axes = (*sharding.spec, *(None,) * 4)[problem.query.ndim - 2]
         is_repeated = is_repeated or key.shape[-2] % inputs.parts(sharding, axes) > 0
     if is_repeated:
-        key, value = (per_query_head(problem.query, array) for array in (key, value))
+        key, value = (inputs.per_query_head(problem.query, array) for array in (key, value))
         channels = channels and {
-            name: per_query_head(problem.query, leaf) for name, leaf in channels.items()
+            name: inputs.per_query_head(problem.query, leaf) for name, leaf in channels.items()
         }
     arrays: dict[str, Any] = {"query": problem.query, "key": key, "value": value}
     if channels is not None:
@@ -162,7 +165,7 @@ def _by_head(
     return arrays
 
 
-def check(problem: Problem, transform: Transform | None) -> None:
+def check(problem: inputs.Problem, transform: functions.Transform | None) -> None:
     """Raises ValueError for functions that no kernel can have, by their names.
 
     So it does for functions of values beside dropout.
@@ -177,7 +180,7 @@ def check(problem: Problem, transform: Transform | None) -> None:
 
 
 def _on_one_device(
-    problem: Problem, local: Local, lengths: tuple[int, int], platform: str
+    problem: inputs.Problem, local: accelerated.Local, lengths: tuple[int, int], platform: str
 ) -> Callable[[dict[str, Any]], jax.Array]:
     """Returns what computes a device's part of the arrays; lengths: T and S of all.
 
@@ -198,7 +201,7 @@ def _on_one_device(
 
 def _with_queries_divided(
     kernel: Callable[..., Any],
-    local: Local,
+    local: accelerated.Local,
     axes: Any,
     lengths: tuple[int, int],
     arrays: dict[str, Any],
@@ -221,11 +224,11 @@ def _with_queries_divided(
         if arrays[name].shape[-3] < lengths[1]:
             axis = arrays[name].ndim - 3
             arrays[name] = jax.lax.all_gather(arrays[name], axes, axis=axis, tiled=True)
-    is_causal = local.low > -UNBOUNDED and local.high == UNBOUNDED
+    is_causal = local.low > -accelerated.UNBOUNDED and local.high == accelerated.UNBOUNDED
     # A tile has queries of one half.
-    if not is_causal or rows % (2 * LANES):
+    if not is_causal or rows % (2 * accelerated.LANES):
         arrays["shifts"] = jnp.reshape(place * rows, 1).astype(jnp.int32)
-        division = Division(lengths[0], 0 if rows % LANES else rows, (0,))
+        division = accelerated.Division(lengths[0], 0 if rows % accelerated.LANES else rows, (0,))
         return kernel(local._replace(division=division), arrays)
     last = devices - 1
     partners = [(number, last - number) for number in range(devices)]
@@ -243,23 +246,23 @@ def _with_queries_divided(
                 lambda axis, array: exchanged(array, axis) if axis else array, axis, arrays[name]
             )
     arrays["shifts"] = jnp.stack([place, last - place]).astype(jnp.int32) * rows
-    local = local._replace(division=Division(lengths[0], rows // 2, (0, last * rows)))
+    local = local._replace(division=accelerated.Division(lengths[0], rows // 2, (0, last * rows)))
     return jax.tree.map(exchanged, kernel(local, arrays), (-3, -1) if local.with_lse else -3)
 
 
 def _plus(
-    logits: jax.Array, queries: jax.Array, keys: jax.Array, leaves: Leaves, *, name: str
+    logits: jax.Array, queries: jax.Array, keys: jax.Array, leaves: functions.Leaves, *, name: str
 ) -> jax.Array:
     """Returns the logits plus the bias `name`, a row or a column."""
     return logits + leaves[name]
 
 
-def _band(mask: Mask, pair_mask: PairMask | None = None) -> tuple[int, int]:
+def _band(mask: masks.Mask, pair_mask: PairMask | None = None) -> tuple[int, int]:
     """Returns the bounds on a query's position minus a key's; pair_mask: functions of the mask.
 
     Blocks beyond the farthest pairs that functions show are passed over.
     """
-    width = UNBOUNDED if mask.width is None else mask.width - 1
+    width = accelerated.UNBOUNDED if mask.width is None else mask.width - 1
     low, high = 1 if mask.strict else 0 if mask.causal else -width, width
     if pair_mask is None:
         return low, high
@@ -271,7 +274,7 @@ def _band(mask: Mask, pair_mask: PairMask | None = None) -> tuple[int, int]:
     return low, high
 
 
-def _with_band(problem: Problem) -> tuple[Problem, PairMask | None]:
+def _with_band(problem: inputs.Problem) -> tuple[inputs.Problem, PairMask | None]:
     """Returns the problem, and the functions of its mask.
 
     Functions that show exactly what causality or a window does become these, which kernels have
@@ -287,11 +290,11 @@ def _with_band(problem: Problem) -> tuple[Problem, PairMask | None]:
     if not surveyed.is_band or low not in (0, 1, -high):
         return problem, pair_mask
     width = None if low >= 0 and high >= queries - 1 else high + 1
-    band = Mask(causal=low == 0, strict=low == 1, width=width)
+    band = masks.Mask(causal=low == 0, strict=low == 1, width=width)
     return problem._replace(mask=dataclasses.replace(mask, functions=()) & band), None
 
 
-def _masks(problem: Problem, pair_mask: PairMask | None) -> dict[str, Any]:
+def _masks(problem: inputs.Problem, pair_mask: PairMask | None) -> dict[str, Any]:
     """Returns those of "keys", "segments", "lower", "pairs" and "seen" that hide something.
 
     Their shapes are those of `accelerated.on_devices`.
@@ -327,7 +330,7 @@ def _masks(problem: Problem, pair_mask: PairMask | None) -> dict[str, Any]:
     return hiding if keys is None else {**hiding, "keys": keys}
 
 
-def _of_rank(problem: Problem, array: Any) -> jax.Array:
+def _of_rank(problem: inputs.Problem, array: Any) -> jax.Array:
     """Returns an array with as many axes as the query; new ones in front have size 1."""
     return jnp.reshape(array, (1,) * (problem.query.ndim - array.ndim) + array.shape)
 

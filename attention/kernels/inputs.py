@@ -15,10 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attention import functions, masks, records
 from attention.call import Call, LayerIndex, Memory
 from attention.common import devices
-from attention.functions import Leaves, Score, Weighting
 from attention.kernels import elementwise
-from attention.masks import Bias, Mask
-from attention.records import Kernel, Mixer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,14 +34,14 @@ class Problem(NamedTuple):
     query: jax.Array
     key: jax.Array
     scale: float
-    bias: Bias
-    mask: Mask
+    bias: masks.Bias
+    mask: masks.Mask
     masks: masks.Masks
     dropout: jax.Array | functions.Dropout | None
     precision: jax.lax.PrecisionLike
-    weighting: Weighting
-    score: tuple[Score, ...]
-    leaves: tuple[Leaves, ...]
+    weighting: functions.Weighting
+    score: tuple[functions.Score, ...]
+    leaves: tuple[functions.Leaves, ...]
     sharding: NamedSharding | None
     sink: jax.Array | None = None
     of_zero: jax.Array | None = None
@@ -142,13 +139,13 @@ def promoting(function: Function) -> Function:
 
 @promoting
 def attend(
-    mixer: Mixer,
+    mixer: records.Mixer,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     *,
-    bias: jax.Array | Bias | None = None,
-    mask: jax.Array | Mask | None = None,
+    bias: jax.Array | masks.Bias | None = None,
+    mask: jax.Array | masks.Mask | None = None,
     is_causal: bool = False,
     **settings: Any,
 ) -> jax.Array:
@@ -165,14 +162,14 @@ def attend(
 
 
 def solve(
-    mixer: Mixer,
+    mixer: records.Mixer,
     call: Call,
     *,
     scale: float | jax.Array | None = None,
-    score: tuple[Score, ...] = (),
-    leaves: tuple[Leaves, ...] = (),
-    channels: Leaves | None = None,
-    kernel: str | Kernel = "xla",
+    score: tuple[functions.Score, ...] = (),
+    leaves: tuple[functions.Leaves, ...] = (),
+    channels: functions.Leaves | None = None,
+    kernel: str | records.Kernel = "xla",
     precision: jax.lax.PrecisionLike = None,
     sharding: NamedSharding | None = None,
     dropout_rng: jax.Array | None = None,
@@ -189,7 +186,7 @@ def solve(
     `Problem`, for a mixer whose `mean` hands on (mean, s). Raises ValueError for what the backend
     cannot do.
     """
-    chosen = kernel if isinstance(kernel, Kernel) else records.kernel(kernel)
+    chosen = kernel if isinstance(kernel, records.Kernel) else records.kernel(kernel)
     query, factor = scaled(call.query, scale)
     key, value, visible = _keys_and_values(mixer, call._replace(query=query), not chosen.transforms)
     weighting = mixer.weighting_of(key.shape[-3], query.dtype)
@@ -241,7 +238,7 @@ def _with_keys_gathered(problem: Problem, value: jax.Array) -> tuple[Problem, ja
 
 
 def _keys_and_values(
-    mixer: Mixer, call: Call, is_plain: bool
+    mixer: records.Mixer, call: Call, is_plain: bool
 ) -> tuple[jax.Array, jax.Array, masks.Masks]:
     """Returns the key, the value and the masks as a backend gets them.
 
@@ -285,8 +282,8 @@ def make_call(
     x: jax.Array | None = None,
     layer: LayerIndex | int | jax.Array | None = None,
     memory: Memory | None = None,
-    bias: jax.Array | Bias | None = None,
-    mask: jax.Array | Mask | None = None,
+    bias: jax.Array | masks.Bias | None = None,
+    mask: jax.Array | masks.Mask | None = None,
     is_causal: bool = False,
     is_cross: bool = False,
 ) -> Call:
@@ -311,16 +308,16 @@ def make_call(
         )
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     shape = (*query.shape[:-3], heads, queries, keys)
-    symbolic = mask if isinstance(mask, Mask) else Mask(dense=mask)
+    symbolic = mask if isinstance(mask, masks.Mask) else masks.Mask(dense=mask)
     _check_mask(symbolic, query.shape[:-3], queries, keys, shape)
-    added = bias if isinstance(bias, Bias) else Bias(bias)
+    added = bias if isinstance(bias, masks.Bias) else masks.Bias(bias)
     for part in jax.tree.leaves(tuple(added)):
         check_array("bias", part, shape)
     for part in added.parts():
         check_broadcasts("bias", part, shape)
     added = jax.tree.map(jnp.asarray, added)  # NumPy's float64 becomes float32
     symbolic = jax.tree.map(jnp.asarray, symbolic)
-    symbolic = symbolic & Mask(causal=bool(is_causal), hidden=added.hidden())
+    symbolic = symbolic & masks.Mask(causal=bool(is_causal), hidden=added.hidden())
     index = layer if layer is None or isinstance(layer, LayerIndex) else LayerIndex(layer)
     if index is not None:
         index = dataclasses.replace(index, index=layer_number(index.index))
@@ -354,7 +351,7 @@ def layer_number(index: Any) -> int | jax.Array:
 
 
 def _check_mask(
-    mask: Mask, batch: tuple[int, ...], queries: int, keys: int, shape: tuple[int, ...]
+    mask: masks.Mask, batch: tuple[int, ...], queries: int, keys: int, shape: tuple[int, ...]
 ) -> None:
     """Raises ValueError if a part of a symbolic mask does not fit the call."""
     check_broadcasts("mask", mask.dense, shape)
@@ -457,7 +454,7 @@ def _dropout(
     rng: jax.Array | None,
     rate: float,
     broadcast: bool,
-    kernel: Kernel,
+    kernel: records.Kernel,
 ) -> jax.Array | functions.Dropout | None:
     """Returns the multiplier 0 or 1/(1 − rate) of each weight, or None without dropout.
 

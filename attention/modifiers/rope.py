@@ -10,13 +10,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from attention.call import Call
 from attention.records import Leaves, Modifier
 
 
-def rotated(heads: Array, base: float) -> Array:
+def rotated(heads: jax.Array, base: float) -> jax.Array:
     """Returns [..., T, H, D] rotated, in its dtype. Raises ValueError for an odd head size."""
     *_, length, _, size = heads.shape
     if size % 2:
@@ -44,7 +43,7 @@ def apply(call: Call, leaves: Leaves, *, base: float) -> Call:
 def formula(call: Call, leaves: Leaves, *, base: float) -> Call:
     """Returns `apply` in float64, as products of complex numbers."""
 
-    def turned(heads: Array) -> Array:
+    def turned(heads: jax.Array) -> jax.Array:
         pairs = heads.reshape((*heads.shape[:-1], -1, 2))
         speeds = jnp.exp(-jnp.log(base) * jnp.arange(pairs.shape[-2]) / pairs.shape[-2])
         turns = jnp.exp(1j * jnp.outer(jnp.arange(float(len(heads))), speeds))[:, None]

@@ -17,7 +17,6 @@ import numpy as np
 
 from attention import records, table
 from attention.call import Call, LayerIndex
-from attention.records import Leaf, Leaves
 from attention.variant import Variant
 
 Tree = Mapping[str, Mapping[str, Any]]
@@ -175,10 +174,10 @@ def _with_heads(call: Call, heads: int) -> Call:
     )
 
 
-def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> Leaves:
+def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> records.Leaves:
     """Returns a part's leaves from a parameter tree, and its constants."""
 
-    def value(leaf: Leaf) -> jax.Array:
+    def value(leaf: records.Leaf) -> jax.Array:
         if not leaf.is_learned:
             return leaf.start(None, leaf.shape, jnp.float64)
         module, name = leaf.path.split("/")

@@ -28,7 +28,6 @@ from absl import flags
 from attention.common import machine
 from workloads.base import sources
 from workloads.base.errors import DataError
-from workloads.base.sources import Source
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 # Returns the batch of a number; it can be pickled.
@@ -154,7 +153,7 @@ def _start_worker(worker: int, workers: int) -> None:
 
 
 def train_batches(
-    source: Source,
+    source: sources.Source,
     *,
     seed: int,
     batch_size: int,
@@ -201,7 +200,7 @@ def _index(seed: int, size: int, position: int) -> int:
 
 
 def eval_batches(
-    source: Source,
+    source: sources.Source,
     *,
     batch_size: int,
     transform: Transform,
@@ -240,7 +239,7 @@ def _eval_batch(
 
 
 def _batch(
-    source: Source,
+    source: sources.Source,
     transform: Transform,
     id_limits: Mapping[str, int],
     indices: Sequence[int],
@@ -270,7 +269,7 @@ def _batch(
 
 
 def _check_ids(
-    source: Source, indices: Sequence[int], name: str, ids: np.ndarray, limit: int
+    source: sources.Source, indices: Sequence[int], name: str, ids: np.ndarray, limit: int
 ) -> None:
     """Raises DataError for the first example with an id that the model does not have.
 
@@ -289,7 +288,7 @@ def _check_ids(
 
 
 def _example(
-    source: Source, index: int, transform: Transform, generator: np.random.Generator
+    source: sources.Source, index: int, transform: Transform, generator: np.random.Generator
 ) -> dict[str, Any]:
     record = source[index]
     try:

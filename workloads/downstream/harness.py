@@ -24,7 +24,6 @@ from attention.common import files
 from workloads.base import spec
 from workloads.downstream import local_data, questions, suites
 from workloads.downstream.scoring import Pair, Score, Scorer, answer_texts, score_texts
-from workloads.downstream.suites import Suite, Task
 from workloads.downstream.tokens import Tokens
 
 # As sweeps/records/layout.py has them.
@@ -37,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 def evaluate(
     workload: spec.Workload,
     parameters: Any,
-    suite: Suite,
+    suite: suites.Suite,
     data_dir: str | os.PathLike[str],
     directory: pathlib.Path,
     about: Mapping[str, Any],
@@ -84,7 +83,7 @@ def _unpacked(path: pathlib.Path) -> list[Sample]:
 
 
 def _results(
-    suite: Suite,
+    suite: suites.Suite,
     data_dir: str | os.PathLike[str],
     finished: Mapping[str, list[Sample]],
     about: Mapping[str, Any],
@@ -104,7 +103,9 @@ def _results(
     }
 
 
-def _summary(task: Task, samples: Sequence[Sample], data: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(
+    task: suites.Task, samples: Sequence[Sample], data: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns what results.json says of a task."""
     metrics = {
         name: sum(sample["correct"][name] for sample in samples) / len(samples)
@@ -137,7 +138,7 @@ def _right(gold: int | list[int]) -> list[int]:
 
 
 def _chosen(
-    task: Task,
+    task: suites.Task,
     scorer: Scorer,
     tokens: Tokens,
     data_dir: str | os.PathLike[str],
@@ -154,7 +155,7 @@ def _chosen(
     ]
 
 
-def prompted(task: Task, loaded: Any, row: Mapping[str, Any]) -> list[Pair]:
+def prompted(task: suites.Task, loaded: Any, row: Mapping[str, Any]) -> list[Pair]:
     """Returns lm-eval's requests for a row: each choice behind the shots and its question.
 
     Each choice alone follows, but for `partial` tasks.
@@ -165,7 +166,7 @@ def prompted(task: Task, loaded: Any, row: Mapping[str, Any]) -> list[Pair]:
 
 
 def _choice_sample(
-    task: Task, number: int, loaded: Any, row: Mapping[str, Any], scores: list[Score]
+    task: suites.Task, number: int, loaded: Any, row: Mapping[str, Any], scores: list[Score]
 ) -> Sample:
     """Returns a question's sample; metrics as lm-eval defines them, and `acc_per_token`.
 
@@ -211,7 +212,7 @@ def _choice(text: str, score: Score, alone: Score | None) -> dict[str, Any]:
 
 
 def _generated(
-    task: Task,
+    task: suites.Task,
     scorer: Scorer,
     tokens: Tokens,
     data_dir: str | os.PathLike[str],

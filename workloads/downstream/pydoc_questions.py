@@ -22,7 +22,6 @@ from workloads.downstream import local_data, suites
 from workloads.downstream.tokens import Tokens
 from workloads.storage import preparation
 from workloads.text.corpora import pydoc_text
-from workloads.text.corpora.pydoc_text import Document
 
 Row = dict[str, Any]
 _ANSWER, _CONTEXT, _SHORTEST_CONTEXT = 8, 18, 10
@@ -78,7 +77,7 @@ def _fitted(row: Row, tokens: Tokens) -> list[Row]:
     return [{**row, "context": " ".join(words)}]
 
 
-def _continuations(documents: Sequence[Document]) -> list[Row]:
+def _continuations(documents: Sequence[pydoc_text.Document]) -> list[Row]:
     """A question per paragraph that is long enough; none where there are too few distractors."""
     draw = random.Random("next")
     continuations = []
@@ -101,7 +100,7 @@ def _continuations(documents: Sequence[Document]) -> list[Row]:
     return rows
 
 
-def _returns(parts: dict[str, list[Document]], tokens: Tokens) -> dict[str, list[Row]]:
+def _returns(parts: dict[str, list[pydoc_text.Document]], tokens: Tokens) -> dict[str, list[Row]]:
     texts: set[str] = set()
     splits: dict[str, list[Row]] = {}
     for split in ("train", "validation", "test"):
@@ -123,7 +122,7 @@ def _cut(text: str, tokens: Tokens) -> str:
     return " ".join(words)
 
 
-def _functions(document: Document) -> Iterator[tuple[str, bool | None]]:
+def _functions(document: pydoc_text.Document) -> Iterator[tuple[str, bool | None]]:
     """The functions of a source file whose documentation's first paragraph is in the document: that
     paragraph, and whether the function returns a value, None where it has no code."""
     if document.name.startswith("topic:"):

@@ -16,7 +16,6 @@ import numpy as np
 
 from workloads.base import sources
 from workloads.base.errors import DataError
-from workloads.base.sources import Source
 from workloads.images import imagenet, images
 from workloads.storage import small_data, tfds_directory
 
@@ -98,7 +97,7 @@ class ImageSet(small_data.SmallData):
         )
         return {"rows": self._rows({role: self.open_split(data_dir, role) for role in self.sizes})}
 
-    def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
+    def _rows(self, splits: Mapping[str, sources.Source]) -> list[dict[str, Any]]:
         """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and
         of the most frequent class of train, always."""
         from sklearn.neighbors import NearestNeighbors
@@ -119,7 +118,7 @@ class ImageSet(small_data.SmallData):
         return [neighbour, constant]
 
 
-def arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:
+def arrays(source: sources.Source) -> tuple[np.ndarray, np.ndarray]:
     """Pixels of one channel, float32 `[N, H·W]`, and labels, int64 `[N]`."""
     records = [source[number] for number in range(len(source))]
     pixels = np.stack([images.decode(record["image"])[..., 0].ravel() for record in records])

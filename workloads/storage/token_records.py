@@ -24,7 +24,6 @@ import numpy as np
 from attention.common import files
 from workloads.base.errors import DataError
 from workloads.storage import arrow_tokens, json_records, tokenizer
-from workloads.storage.arrow_tokens import ArrowTokens
 
 DTYPE = np.dtype("<u2")
 EMPTY = np.zeros(0, DTYPE)
@@ -163,7 +162,9 @@ def read_info(data_dir: str | os.PathLike[str], repair: str) -> TokensInfo:
     return json_records.read(path, TokensInfo, f"remove {files.quoted(path)}; then {repair}")
 
 
-def open_split(data_dir: str | os.PathLike[str], split: str, repair: str) -> ArrowTokens:
+def open_split(
+    data_dir: str | os.PathLike[str], split: str, repair: str
+) -> arrow_tokens.ArrowTokens:
     """Returns the records of a split.
 
     Raises DataError if the directory is absent or not whole, or has no such split.
@@ -174,7 +175,7 @@ def open_split(data_dir: str | os.PathLike[str], split: str, repair: str) -> Arr
             f"{data_dir}: {INFO_FILE} has no split {split!r}; it has {', '.join(info.splits)}",
             repair,
         )
-    tokens = ArrowTokens(Path(data_dir) / split, info.length, info.vocab_size, repair)
+    tokens = arrow_tokens.ArrowTokens(Path(data_dir) / split, info.length, info.vocab_size, repair)
     if len(tokens) != info.total(split, "records"):
         raise DataError(
             f"{tokens} holds {len(tokens)} records; {INFO_FILE} says "
@@ -215,7 +216,7 @@ def check(data_dir: str | os.PathLike[str], repair: str, full: bool = False) -> 
     return lines
 
 
-def _check_ids(records: ArrowTokens, shards: Sequence[Shard]) -> None:
+def _check_ids(records: arrow_tokens.ArrowTokens, shards: Sequence[Shard]) -> None:
     numbers = iter(range(len(records)))
     for shard in shards:
         digest = hashlib.sha256()

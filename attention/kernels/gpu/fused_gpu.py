@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from attention.functions import HIDDEN, LOWEST, least
-from attention.kernels import accelerated
 from attention.kernels.accelerated import (
     LANES,
     UNBOUNDED,
@@ -29,7 +28,12 @@ from attention.kernels.accelerated import (
     Local,
     Operands,
     RowInputs,
+    differentiable,
+    kept_weights,
+    lists_tiles,
     moved,
+    named,
+    operands_of,
 )
 from attention.kernels.gpu.plan_gpu import (
     TILES,
@@ -75,8 +79,8 @@ def attend(local: Local, arrays: dict[str, Any]) -> Any:
     def flat(array: jax.Array, axes: int = 3) -> jax.Array:
         return array.reshape((math.prod(batch), *array.shape[-axes:]))
 
-    operands = accelerated.operands_of(local, arrays, False, flat, functools.partial(flat, axes=2))
-    if accelerated.lists_tiles(local, arrays):
+    operands = operands_of(local, arrays, False, flat, functools.partial(flat, axes=2))
+    if lists_tiles(local, arrays):
         operands = operands._replace(
             tiles={name: seen_tiles(geometry, name, operands) for name in TILES}
         )
@@ -116,7 +120,7 @@ def forward(
         if (keep or with_lse) and functions.weighting.mass
         else None,
     )
-    written = accelerated.named(launch(geometry, "forward", _forward_kernel, operands, None, out))
+    written = named(launch(geometry, "forward", _forward_kernel, operands, None, out))
     return written._replace(channels=operands.channels)
 
 
@@ -150,7 +154,7 @@ def _forward_kernel(
             highest = jnp.maximum(before, jnp.max(shown, axis=1)) if weighting.scales else before
         s = None if highest is None else highest[:, None]
         weights, masses = functions.weigh(logits, s, is_visible)
-        kept = accelerated.kept(geometry.local, operands.seeds, head, tile.indices())
+        kept = kept_weights(geometry.local, operands.seeds, head, tile.indices())
         weights = weights if kept is None else jnp.where(kept, weights, 0)
         summed = product(weights.astype(values.dtype), values)
         if masses is None:
@@ -412,8 +416,8 @@ def _pulled(
         product(left_bar, right_bar, transposed=True),
         delta,
         wanted,
-        accelerated.kept(geometry.local, operands.seeds, head, tile.indices()),
+        kept_weights(geometry.local, operands.seeds, head, tile.indices()),
     )
 
 
-_attend = accelerated.differentiable(forward, backward)
+_attend = differentiable(forward, backward)

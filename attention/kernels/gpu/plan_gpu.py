@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
+from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands, present, tile_states
 
 try:
     from jax.experimental.pallas import triton
@@ -98,7 +97,7 @@ def seen_tiles(geometry: Geometry, kernel: str, operands: Operands) -> jax.Array
     """
     tile = tile_sizes(geometry, kernel)
     count = -(-geometry.queries // tile.queries), -(-geometry.keys // tile.keys)
-    states = accelerated.tile_states(geometry.local, operands, (tile.queries, tile.keys), count)
+    states = tile_states(geometry.local, operands, (tile.queries, tile.keys), count)
     hidden = (jnp.swapaxes(states, 2, 3) if kernel == "by_key" else states) == 0
     order = jnp.argsort(hidden, axis=-1, stable=True).astype(jnp.int32)
     visited = jnp.sum(~hidden, axis=-1, keepdims=True, dtype=jnp.int32)
@@ -146,10 +145,10 @@ def launch(
         functools.partial(kernel, geometry, tile),
         grid=(-(-length // program), heads, operands.query.shape[0]),
         in_specs=[
-            accelerated.present(operands, {**blocks, "leaves": leaves}),
-            None if kept is None else accelerated.present(kept, blocks),
+            present(operands, {**blocks, "leaves": leaves}),
+            None if kept is None else present(kept, blocks),
         ],
-        out_specs=[accelerated.present(out, {**blocks, "leaves": gradients})],
+        out_specs=[present(out, {**blocks, "leaves": gradients})],
         out_shape=[out],
         name=f"fused_{name}{'_causal' * is_causal}",
         interpret=geometry.local.interpret,

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, Operands, RowInputs, moved
+from attention.kernels.accelerated import LANES, Operands, RowInputs, kept_weights, moved, present
 from attention.kernels.tpu.plan_tpu import (
     Index,
     Plan,
@@ -49,7 +48,7 @@ def backward(
 ) -> Operands:
     """Returns the gradients of the operands, in their dtypes; None for channels and keys.
 
-    operands: as `fused_tpu.operands_of` returns them. means, log_sums: R and s of `forward`.
+    operands: as `fused_tpu.make_operands` returns them. means, log_sums: R and s of `forward`.
     cotangent: dO, [N, M, T, G·V]. lse_bar: the cotangent of s, which is a mass's, as −δ is.
     """
     _, plan = plans
@@ -66,8 +65,7 @@ def backward(
         return n, g, m, minimum(first + step, last) if clamped else step, j
 
     blocks = block_specs(plan, operands, place)
-    shapes = _results(plan, operands)
-    specs = blocks | _sum_specs(plan, place, blocks["column"])
+    shapes, specs = _gradients(plan, operands, place, blocks)
     rows = log_sums
     if log_sums is not None:
         # The weights of a row beyond the end are e^−∞, whatever its logits.
@@ -76,13 +74,13 @@ def backward(
         lse_bar = None if lse_bar is None else jnp.pad(lse_bar, beyond)
     kept = RowInputs(means=means, log_sums=rows, cotangent=cotangent, lse_bar=lse_bar)
     *shifts, padded = arguments(plan, operands)
-    read = [accelerated.present(padded, blocks), accelerated.present(kept, blocks)]
+    read = [present(padded, blocks), present(kept, blocks)]
     [bars] = kernel_call(
         plan,
         functools.partial(_backward_kernel, plan, steps),
         "fused_backward",
         grid,
-        (read, accelerated.present(shapes, specs)),
+        (read, specs),
         shapes,
         _scratch(plan, members),
     )(*shifts, padded, kept)
@@ -111,48 +109,50 @@ def _start_bar(plan: Plan, start: jax.Array, log_sums: jax.Array, sums: jax.Arra
     return _of_heads(plan, shares * sums[..., : plan.queries], start)
 
 
-def _results(plan: Plan, operands: Operands) -> Operands:
-    """Returns shapes and dtypes of the kernel's gradients, by operand.
+def _gradients(
+    plan: Plan, operands: Operands, place: Index, blocks: dict[str, Any]
+) -> tuple[Operands, Operands]:
+    """Returns shapes and dtypes of the kernel's gradients, and their block specifications.
 
     dQ [N, M, T, G·C], or its parts [blocks of keys, N, M, T, G·C]; dK and dV as K and V; of the
     start a row; of leaves: head [N, G, M, h, 128], row [N, G, M, h, T], column [N, G, M, h, S],
-    float32, T and S to the end of the last block.
+    float32, T and S to the end of the last block. What is no block of `blocks` is summed over steps
+    of the grid. place: as for `block_specs`, which makes `blocks`.
     """
     entries, members, _, channels = operands.query.shape
-    per_head = (entries, channels // (plan.heads * plan.size), members, plan.heads)
-    rows, columns = plan.blocks[0] * plan.block_q, plan.blocks[1] * plan.block_k
+    size, rows = plan.heads * plan.size, plan.blocks[0] * plan.block_q
+    per_head = (entries, channels // size, members, plan.heads)
+    at = functools.partial(block_spec, place)
+
+    def summed(length: int) -> tuple[Any, Any]:
+        block = at(
+            (None, None, plan.members, plan.heads, length), lambda n, g, m, i, j: (n, g, 0, 0, 0)
+        )
+        return jax.ShapeDtypeStruct((*per_head, length), jnp.float32), block
+
+    columns = (*per_head, plan.blocks[1] * plan.block_k)
     of_kind = {
-        kind: jax.ShapeDtypeStruct((*per_head, length), jnp.float32)
-        for kind, length in (("head", LANES), ("row", rows), ("column", columns))
+        "head": summed(LANES),
+        "row": summed(rows),
+        "column": (jax.ShapeDtypeStruct(columns, jnp.float32), blocks["column"]),
     }
     query, key, value = (jax.ShapeDtypeStruct(array.shape, array.dtype) for array in operands[:3])
+    block = at((None, plan.members, rows, size), lambda n, g, m, i, j: (n, 0, 0, g))
     if not plan.resident:
         query = jax.ShapeDtypeStruct((plan.blocks[1], *query.shape), jnp.float32)
-    start = None if operands.start is None else of_kind["row"]
-    leaves = tuple(of_kind[kind] for kind in plan.local.functions.kinds)
-    return Operands(query, key, value, start=start, leaves=leaves)
-
-
-def _sum_specs(plan: Plan, place: Index, column: Any) -> dict[str, Any]:
-    """Returns the block specifications of what is summed over steps of the grid.
-
-    place: as for `block_specs`. column: the specification of a column.
-    """
-    at = functools.partial(block_spec, place)
-    size, padded_q = plan.heads * plan.size, plan.blocks[0] * plan.block_q
-    per_head = (None, None, plan.members, plan.heads)
-    rows = at((*per_head, padded_q), lambda n, g, m, i, j: (n, g, 0, 0, 0))
-    heads = at((*per_head, LANES), lambda n, g, m, i, j: (n, g, 0, 0, 0))
-    of_kind = {"head": heads, "row": rows, "column": column}
-    query = at((None, plan.members, padded_q, size), lambda n, g, m, i, j: (n, 0, 0, g))
-    if not plan.resident:
-        part = (None, None, None, plan.block_q, size)
-        query = at(part, lambda n, g, m, i, j: (j, n, m, i, g))
-    return {
-        "query": query,
-        "start": rows,
-        "leaves": tuple(of_kind[kind] for kind in plan.local.functions.kinds),
-    }
+        block = at((None, None, None, plan.block_q, size), lambda n, g, m, i, j: (j, n, m, i, g))
+    start = (None, None) if operands.start is None else of_kind["row"]
+    leaves = [of_kind[kind] for kind in plan.local.functions.kinds]
+    return (
+        Operands(query, key, value, start=start[0], leaves=tuple(shape for shape, _ in leaves)),
+        Operands(
+            block,
+            blocks["key"],
+            blocks["value"],
+            start=start[1],
+            leaves=tuple(spec for _, spec in leaves),
+        ),
+    )
 
 
 def _scratch(plan: Plan, members: int) -> list[Any]:
@@ -375,7 +375,7 @@ class _Gradients(GridStep):
             s,
             product(values, inner, transposed=True),
             delta,
-            kept=accelerated.kept(plan.local, operands.seeds, number, tile.indices()),
+            kept=kept_weights(plan.local, operands.seeds, number, tile.indices()),
         )
         self.by_value[b, :] += product(weights.astype(queries.dtype), inner)
         raw_bar = (raw_bar * plan.local.scale).astype(queries.dtype)

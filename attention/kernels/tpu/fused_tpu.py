@@ -28,8 +28,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.functions import HIDDEN, LOWEST, least
-from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, ForwardResults, Local, Operands, moved
+from attention.kernels.accelerated import (
+    LANES,
+    ForwardResults,
+    Local,
+    Operands,
+    differentiable,
+    kept_weights,
+    moved,
+    named,
+    operands_of,
+    present,
+    tile_states,
+)
 from attention.kernels.tpu.backward_tpu import backward
 from attention.kernels.tpu.plan_tpu import (
     Plan,
@@ -71,9 +82,9 @@ def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
     )
     plans = both_plans(plan, device_kind, arrays)
     plan = plans[0]
-    operands = operands_of(plan, arrays, bool(together))
+    operands = make_operands(plan, arrays, bool(together))
     if plan.listed:
-        states = accelerated.tile_states(local, operands, (plan.tile, plan.listed), plan.tiles)
+        states = tile_states(local, operands, (plan.tile, plan.listed), plan.tiles)
         operands = operands._replace(tiles=states)
     output, log_sums = _attend(plans, local.with_lse, operands)
     if not together:
@@ -85,7 +96,7 @@ def attend(local: Local, arrays: dict[str, Any], *, device_kind: str) -> Any:
     return output, log_sums.reshape((*batch, heads, queries))
 
 
-def operands_of(plan: Plan, arrays: dict[str, Any], together: bool) -> Operands:
+def make_operands(plan: Plan, arrays: dict[str, Any], together: bool) -> Operands:
     """Returns the operands of the kernels, without the states of tiles.
 
     N: batch entries, times key heads unless several heads share a block (`together`). M: query
@@ -110,7 +121,7 @@ def operands_of(plan: Plan, arrays: dict[str, Any], together: bool) -> Operands:
 
     # A block with all keys and no mask has what the channel leaves are made of.
     in_kernel = "seen" not in arrays and plan.blocks[1] == 1
-    made = accelerated.operands_of(plan.local, arrays, in_kernel, flat, by_group)
+    made = operands_of(plan.local, arrays, in_kernel, flat, by_group)
     return made._replace(query=made.query.reshape((-1, plan.members, *made.query.shape[1:])))
 
 
@@ -118,7 +129,7 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
     """Returns the output [N, M, T, G·V], the channel leaves, and with `keep` R and s.
 
     R, as the output in float32, is kept if there is a transform; s [N, G, M, h, T], also
-    `with_lse`, if weights are divided by a mass. operands: as `fused_tpu.operands_of` returns them.
+    `with_lse`, if weights are divided by a mass. operands: as `make_operands` returns them.
     """
     plan, _ = plans
     functions = plan.local.functions
@@ -152,7 +163,7 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
         functools.partial(_forward_kernel, plan, steps),
         "fused_forward",
         grid,
-        ([accelerated.present(padded, blocks)], accelerated.present(results, blocks)),
+        ([present(padded, blocks)], present(results, blocks)),
         results,
         [
             pltpu.VMEM((plan.heads, plan.block_q, LANES), jnp.float32),
@@ -163,7 +174,7 @@ def forward(plans: Plans, operands: Operands, *, keep: bool, with_lse: bool) -> 
     )
     # Within jit, since JAX 0.10 keeps kernels whose results nobody reads.
     [results] = jax.jit(call)(*shifts, padded)
-    written = accelerated.named(results)
+    written = named(results)
     if written.log_sums is not None:
         written = written._replace(log_sums=written.log_sums[..., : plan.queries])
     if written.channels is None:
@@ -272,7 +283,7 @@ class _RowSums(GridStep):
             logits = plan.local.functions.scored(logits, tile.indices(), leaves)
             before, highest = self._maxima(head, a, logits, is_visible)
             weights, masses = plan.local.functions.weigh(logits, highest, is_visible)
-            kept = accelerated.kept(plan.local, operands.seeds, number, tile.indices())
+            kept = kept_weights(plan.local, operands.seeds, number, tile.indices())
             weights = weights if kept is None else jnp.where(kept, weights, 0)
             summed = product(weights.astype(values.dtype), values)
             if masses is not None:
@@ -350,4 +361,4 @@ class _RowSums(GridStep):
         out.output[...] = result.astype(plan.local.dtype)
 
 
-_attend = accelerated.differentiable(forward, backward)
+_attend = differentiable(forward, backward)

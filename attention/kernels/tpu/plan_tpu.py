@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels import accelerated
-from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands
+from attention.kernels.accelerated import LANES, UNBOUNDED, Local, Operands, divided, lists_tiles
 
 Index = Callable[..., tuple[Any, ...]]
 
@@ -154,7 +153,7 @@ def both_plans(plan: Plan, device_kind: str, arrays: dict[str, Any]) -> Plans:
     Raises ValueError for tiles that do not fit, and for two tilings where a mask lists its tiles.
     """
     sizes = [plan.local.sizes_of(kernel, KERNELS, _LIMITS) for kernel in KERNELS]
-    if accelerated.lists_tiles(plan.local, arrays) and sizes[0] != sizes[1]:
+    if lists_tiles(plan.local, arrays) and sizes[0] != sizes[1]:
         raise ValueError(
             "tiles= differs between 'forward' and 'backward', and segments, lower bounds, a "
             "function or an array as mask have one list of tiles: give both the same sizes"
@@ -182,7 +181,7 @@ def planned(plan: Plan, device_kind: str, arrays: dict[str, Any], sizes: Mapping
     need = row, plan.members * plan.queries * of_query, of_query, device_kind
     most, scoped, resident = _most_rows(longest, *need)
     # With a band both sides have equal blocks, so that its edges run through corners of blocks.
-    is_listed = accelerated.lists_tiles(plan.local, arrays)
+    is_listed = lists_tiles(plan.local, arrays)
     # A block of queries lies in one part, and its position is a multiple of its rows.
     part = plan.local.division.part if plan.local.division else 0
     both = longest if plan.local.is_banded else 0
@@ -221,7 +220,7 @@ def _block(length: int, most: int, part: int) -> int:
         return next(rows for rows in range(most, 0, -LANES) if part % rows == 0)
     if length < min(most, _TILE):
         return -(-length // 16) * 16
-    return accelerated.divided(length, most)[0]
+    return divided(length, most)[0]
 
 
 def _row_bytes(size: int, wide: int, dtype: jnp.dtype) -> tuple[int, int]:
@@ -354,7 +353,7 @@ def block_specs(plan: Plan, operands: Operands, place: Index) -> dict[str, Any]:
     """Returns the block specification of each kind of array by name.
 
     place: gives (n, g, m, i, j) from the grid's indices: entry, group of heads, query head, block
-    of queries, block of keys. Shapes: `fused_tpu.operands_of`, `forward` and `backward`.
+    of queries, block of keys. Shapes: `fused_tpu.make_operands`, `forward` and `backward`.
     """
 
     at = functools.partial(block_spec, place)

@@ -110,9 +110,9 @@ class SpeechSplit:
             range(1, self.vocabulary),
         )
         return {
-            "audio": _padded(audio, self.max_audio, np.int16),
+            "audio": np.pad(audio.astype(np.int16), (0, self.max_audio - len(audio))),
             "audio_length": np.int32(len(audio)),
-            "targets": _padded(targets, self.max_targets, np.int32),
+            "targets": np.pad(targets.astype(np.int32), (0, self.max_targets - len(targets))),
             "targets_length": np.int32(len(targets)),
         }
 
@@ -131,9 +131,3 @@ class SpeechSplit:
                 self.repair,
             )
         return array
-
-
-def _padded(array: np.ndarray, size: int, dtype: type[np.generic]) -> np.ndarray:
-    padded = np.zeros(size, dtype)
-    padded[: len(array)] = array
-    return padded

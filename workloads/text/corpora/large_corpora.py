@@ -42,7 +42,6 @@ import msgspec
 from attention.common import files, machine
 from workloads.base.errors import DataError, repair_commands
 from workloads.storage import json_records, preparation, tfds_directory, token_records, tokenizer
-from workloads.storage.token_records import Shard
 
 EVAL_FILE = "eval.txt"
 _PART = re.compile(r"part-(\d{5})-of-(\d{5})")
@@ -106,7 +105,7 @@ class _Note(msgspec.Struct, frozen=True):
     tokenizer: str
     source: dict[str, str]
     input: str
-    shard: Shard | None = None
+    shard: token_records.Shard | None = None
 
 
 def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
@@ -276,7 +275,7 @@ class TextCorpus:
 
 def _write(
     data_dir: Path, notes: Mapping[str, _Note], jobs: Mapping[str, Input], file: str
-) -> Shard:
+) -> token_records.Shard:
     note = notes[file]
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     shard = token_records.write_shard(data_dir, file, jobs[file].texts(), processor, note.length)
@@ -290,7 +289,7 @@ def _note_path(data_dir: Path, file: str) -> Path:
     return data_dir / PROGRESS / f"{file}.json"
 
 
-def _finished(data_dir: Path, file: str, expected: _Note) -> Shard | None:
+def _finished(data_dir: Path, file: str, expected: _Note) -> token_records.Shard | None:
     """Returns the shard as it was noted, None if it must be written again."""
     try:
         note = json_records.read(_note_path(data_dir, file), _Note, "")
