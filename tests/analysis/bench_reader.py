@@ -13,7 +13,7 @@ import numpy as np
 
 from sweeps.records import layout
 from tests.analysis import conftest
-from tests.analysis.conftest import HandMadeStudy
+from tests.analysis.conftest import VARIANTS
 
 RUNS, EVALS = 10_000, 200
 SEEDS = 5
@@ -23,7 +23,7 @@ COLUMNS = conftest.columns("accuracy", "loss", "perplexity")
 def fabricate(root: pathlib.Path, runs: int, evals: int) -> pathlib.Path:
     """Writes a study of `runs` trials with `evals` evaluations each, and as many losses, numbers
     with all their digits. Seeds vary first, then variants, then points. Returns its directory."""
-    names = HandMadeStudy.eight_variants
+    names = VARIANTS
     points = [{"learning_rate": 0.001 * (1 + n)} for n in range(-(-runs // SEEDS // len(names)))]
     config = {"protocol": "grid", "seeds": SEEDS}
     study = conftest.begin_study_in(root, names, points, config=config, stages=("grid",))

@@ -73,7 +73,6 @@ class HandMadeStudy:
     planned: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     stages: tuple[str, ...] = ("tune", "compare")
 
-    eight_variants = VARIANTS
     evaluation = staticmethod(evaluation)
     measured = staticmethod(measured)
     csv_text = staticmethod(csv_text)
@@ -232,9 +231,11 @@ def begin_study_in(
     points: Sequence[dict[str, Any]] = ({"learning_rate": 0.001},),
     name: str = "tiny",
     config: Mapping[str, Any] | None = None,
+    seeds: Mapping[str, Sequence[float]] | None = None,
     **more: Any,
 ) -> HandMadeStudy:
-    """Begins a study in `experiments/name` below a folder."""
+    """Begins a study in `experiments/name` below a folder; `seeds` gives variants' values, which
+    `add_seeds` adds."""
     settings = {
         "name": name,
         "workload": more.get("workload", "imagenet_vit"),
@@ -247,19 +248,16 @@ def begin_study_in(
     }
     root = folder / "experiments" / name
     root.mkdir(parents=True)
-    return HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
+    made = HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
+    for variant, values in (seeds or {}).items():
+        made.add_seeds(variant, values)
+    return made
 
 
 @pytest.fixture
 def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
     """Returns a function that begins a study in a directory of its own."""
     return functools.partial(begin_study_in, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def begin_study() -> Callable[..., HandMadeStudy]:
-    """Returns a function that begins a study below a folder."""
-    return begin_study_in
 
 
 @pytest.fixture
@@ -383,10 +381,7 @@ def other_experiments() -> Callable[[Any], dict[str, Any]]:
 @pytest.fixture
 def study(hand_made: Callable[..., HandMadeStudy]) -> HandMadeStudy:
     """Returns three seeds of two variants, whose differences are -0.1, -0.2 and -0.3."""
-    made = hand_made()
-    made.add_seeds("standard", (0.3, 0.5, 0.7))
-    made.add_seeds("laser", (0.2, 0.3, 0.4))
-    return made
+    return hand_made(seeds={"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4)})
 
 
 def sample(task: str, question: int, correct: Mapping[str, bool], **more: Any) -> dict[str, Any]:

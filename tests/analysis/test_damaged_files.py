@@ -208,8 +208,7 @@ def test_files_that_cannot_be_opened_are_named(tmp_path) -> None:
 @pytest.fixture
 def root(hand_made) -> pathlib.Path:
     """Returns a study of two seeds at one point, which was selected."""
-    made = hand_made(("standard",))
-    made.add_seeds("standard", [0.3, 0.4])
+    made = hand_made(("standard",), seeds={"standard": [0.3, 0.4]})
     made.stages = ("compare",)
     layout.write_json(made.root / layout.REFERENCE, {"imagenet_vit": {"rows": []}})
     return made.finish()

@@ -60,9 +60,7 @@ def test_a_step_without_all_layers_is_left_out_and_named(diagnosed):
 
 
 def _study(hand_made, diagnosed):
-    made = hand_made()
-    for variant in ("standard", "laser"):
-        made.add_seeds(variant, (0.2, 0.2, 0.2))
+    made = hand_made(seeds=dict.fromkeys(("standard", "laser"), (0.2, 0.2, 0.2)))
     for entry in made.planned["compare"]:
         is_standard = entry["variant"] == "standard"
         steps = (0, 100) if is_standard else (0, 100, 200)

@@ -23,10 +23,12 @@ def begun(hand_made, answered):
     """Returns a function that writes a study of one seed, or more, and its answers: variant to
     seed to tasks at step 400."""
 
-    def begin(answers, suite="pydoc", config=None, name="tiny", workload="imagenet_vit", **more):
-        made = hand_made(list(answers), config=config, name=name, workload=workload, **more)
-        for variant, seeds in answers.items():
-            made.add_seeds(variant, [0.5 + 0.01 * seed for seed in range(len(seeds))])
+    def begin(answers, suite="pydoc", **more):
+        errors = {
+            variant: [0.5 + 0.01 * seed for seed in range(len(seeds))]
+            for variant, seeds in answers.items()
+        }
+        made = hand_made(list(answers), seeds=errors, **more)
         made.finish()
         for entry in made.planned["compare"]:
             tasks = answers[entry["variant"]][entry["seed"]]

@@ -15,6 +15,7 @@ from analysis.compare.frames import results
 from analysis.load.studies import read_study
 from analysis.views import table as table_view
 from sweeps.records import layout
+from tests.analysis.conftest import VARIANTS
 
 GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]
 BAD = [0.20, 0.202, 0.204, 0.206, 0.207]
@@ -58,15 +59,12 @@ def test_scipy_gives_the_same_numbers(hand_made) -> None:
     """Medians, means, intervals, differences, p, Holm and verdicts, anew from the seeds' errors."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.01, 5)
-    made = hand_made()
-    for variant, shift in {
-        "standard": 0,
-        "laser": -0.04,
-        "diff": 0.005,
-        "laser+temp": 0.05,
-    }.items():
-        made.add_seeds(variant, (0.5 + shift + noise + rng.normal(0, 0.004, 5)).tolist())
-    frame = results(made.table(), None)
+    shifts = {"standard": 0, "laser": -0.04, "diff": 0.005, "laser+temp": 0.05}
+    seeds = {
+        variant: (0.5 + shift + noise + rng.normal(0, 0.004, 5)).tolist()
+        for variant, shift in shifts.items()
+    }
+    frame = results(hand_made(seeds=seeds).table(), None)
     for _, lines in frame.groupby("split"):
         lines = lines.set_index("variant")
         values = {name: np.array(text.split(), float) for name, text in lines["values"].items()}
@@ -170,12 +168,10 @@ def test_columns_that_all_or_some_trials_lack(study) -> None:
 
 
 def test_rows_stand_in_the_order_of_the_papers_table(hand_made) -> None:
-    made = hand_made(record={"paper_table": "vit_error"})
-    for variant in sorted(made.eight_variants):
-        made.add_seeds(variant, (0.3,))
-    table = made.table()
+    seeds = dict.fromkeys(sorted(VARIANTS), (0.3,))
+    table = hand_made(record={"paper_table": "vit_error"}, seeds=seeds).table()
     assert table.is_paper
-    assert [row.variant for row in table.rows] == list(made.eight_variants)
+    assert [row.variant for row in table.rows] == [*VARIANTS]
 
 
 def test_another_baseline_and_options_of_the_command(study, tmp_path) -> None:
@@ -285,9 +281,7 @@ def test_numbers_that_are_not_finite_are_lost(hand_made) -> None:
 
 
 def test_of_two_trials_of_one_seed_the_first_counts_and_is_named(hand_made) -> None:
-    made = hand_made()
-    made.add_seeds("standard", (0.2,))
-    made.add_seeds("laser", (0.1, 0.9))
+    made = hand_made(seeds={"standard": (0.2,), "laser": (0.1, 0.9)})
     second = made.planned["compare"][-1]
     second["seed"] = 0
     made.change("laser", 1, seed=0)

@@ -17,10 +17,11 @@ NEIGHBOUR = {"name": "nearest neighbour", "validation/wer": 0.05, "test/wer": 0.
 @pytest.fixture
 def speech(hand_made):
     """Standard trains eight times of eight, LASER thrice, of five one at the very limit."""
-    made = hand_made(workload="spoken_digits_conformer", metric="wer")
-    made.add_seeds("standard", (0.10, 0.12, 0.11, 0.13) * 2)
-    made.add_seeds("laser", (0.09, 0.11, 0.81, 0.88, 0.90, 0.95, 0.86, 1.00))
-    return made
+    seeds = {
+        "standard": (0.10, 0.12, 0.11, 0.13) * 2,
+        "laser": (0.09, 0.11, 0.81, 0.88, 0.90, 0.95, 0.86, 1.00),
+    }
+    return hand_made(workload="spoken_digits_conformer", metric="wer", seeds=seeds)
 
 
 def table_of(made, *references):
@@ -89,9 +90,8 @@ def test_diverged_runs_count_and_crashed_ones_do_not(speech) -> None:
 
 @pytest.mark.parametrize("rows", [[], [{"name": "unigram", "validation/loss": 5.0}]])
 def test_without_a_constant_answer_nothing_is_guessed(hand_made, rows) -> None:
-    made = hand_made(workload="c4_lm", metric="loss")
-    made.add_seeds("standard", (4.0, 7.0))
-    failures = failed_runs.of_table(table_of(made, *rows))
+    study = hand_made(workload="c4_lm", metric="loss", seeds={"standard": (4.0, 7.0)})
+    failures = failed_runs.of_table(table_of(study, *rows))
     assert failures.limit is None
     assert not failures.any
 
@@ -101,8 +101,7 @@ def test_what_is_so_by_definition_needs_no_record(speech, hand_made) -> None:
     found = failed_runs.of_table(table_of(speech, NEIGHBOUR))
     assert (found.answer, found.limit) == ("empty transcript", pytest.approx(0.9))
     assert found.by_variant["laser"].seeds == (5, 7)
-    images = hand_made(name="images", workload="imagenet_vit")
-    images.add_seeds("standard", (0.25, 0.95))
+    images = hand_made(name="images", workload="imagenet_vit", seeds={"standard": (0.25, 0.95)})
     failed = failed_runs.of_table(table_of(images))
     assert failed.limit == pytest.approx(0.9 * 0.999)
     assert failed.by_variant["standard"].seeds == (1,)
@@ -111,9 +110,7 @@ def test_what_is_so_by_definition_needs_no_record(speech, hand_made) -> None:
 @pytest.mark.parametrize(("last", "seeds"), [(0.4, ()), (0.82, (1,))])
 def test_an_accuracy_is_judged_as_an_error(hand_made, last, seeds) -> None:
     """Where all trained the table has no column of failures."""
-    made = hand_made()
-    made.add_seeds("standard", (0.3, last))
-    made.add_seeds("laser", (0.2, 0.3))
-    table = table_of(made, {"name": "always 3", "constant": True, "validation/error": 0.9})
+    study = hand_made(seeds={"standard": (0.3, last), "laser": (0.2, 0.3)})
+    table = table_of(study, {"name": "always 3", "constant": True, "validation/error": 0.9})
     assert failed_runs.of_table(table).by_variant["standard"].seeds == seeds
     assert ("Failed\nto train" in view.page(table).tables[0].frame) == bool(seeds)

@@ -58,9 +58,10 @@ def test_every_verdict_has_a_line(hand_made, tmp_path):
 )
 def test_the_hypothesis_is_that_of_the_start(hand_made, hypotheses, expected):
     """`run --config.hypothesis` on a finished study stood beside the date of the start."""
-    made = hand_made(config={"hypothesis": hypotheses[-1]})
-    for variant in ("standard", "laser"):
-        made.add_seeds(variant, [0.3, 0.31, 0.32])
+    made = hand_made(
+        config={"hypothesis": hypotheses[-1]},
+        seeds=dict.fromkeys(("standard", "laser"), (0.3, 0.31, 0.32)),
+    )
     (plan,) = made.plans()
     made.record["runs"] = [
         {**plan, "hypothesis": text, "date": date, "git_commit": commit}

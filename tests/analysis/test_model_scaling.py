@@ -21,6 +21,7 @@ from analysis.statistics import power_law
 from analysis.views import scaling
 from sweeps.records import layout
 from sweeps.study import config
+from tests.analysis.conftest import begin_study_in
 
 SIZES = [234e6, 301e6, 435e6]
 DECODERS = [
@@ -155,9 +156,9 @@ def made_studies(hand_made, counts, configs=({},) * 4, law=(20.0, -0.08)):
 
 
 @pytest.fixture(scope="module")
-def sizes(begin_study, tmp_path_factory) -> list:
+def sizes(tmp_path_factory) -> list:
     """Returns the tables of three sizes of one experiment."""
-    begin = functools.partial(begin_study, tmp_path_factory.mktemp("sizes"))
+    begin = functools.partial(begin_study_in, tmp_path_factory.mktemp("sizes"))
     return tables_of(made_studies(begin, SIZES, configs=[{"batch_size": 8}] * 3))
 
 

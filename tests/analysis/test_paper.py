@@ -10,7 +10,7 @@ from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.views import sentences
 from sweeps.study import keys
-from tests.analysis.conftest import HandMadeStudy
+from tests.analysis.conftest import VARIANTS
 
 FLOAT32, BFLOAT16 = (
     {"compute_dtype": name, "param_dtype": name} for name in ("float32", "bfloat16")
@@ -60,7 +60,7 @@ def test_every_figure_beside_ours_is_reached_by_a_study() -> None:
         for column in table.columns
         for workload in table.models
         for settings in (FLOAT32, BFLOAT16)
-        for variant in HandMadeStudy.eight_variants
+        for variant in VARIANTS
         if (cell := paper.cell(name, table.metric, workload, settings, variant, column.split))
     }
     files = {file for file, _ in reached}
@@ -108,9 +108,7 @@ def test_an_unknown_table_is_a_problem_that_lists_those_there_are(hand_made) -> 
 
 
 def table_of(hand_made, **more):
-    made = hand_made(metric="loss", **more)
-    made.add_seeds("standard", (2.9,))
-    return made.table()
+    return hand_made(metric="loss", seeds={"standard": (2.9,)}, **more).table()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from analysis.render import charts
 from analysis.views import plots
 from attention import table as variants
 from sweeps.records import layout
+from tests.analysis.conftest import VARIANTS, begin_study_in
 
 POINTS = tuple(
     {"learning_rate": rate, "beta2": beta2, "warmup_factor": 0.05}
@@ -21,18 +22,18 @@ LOSSES = {1: 7.0, 100: 4.8, 200: 4.4, 300: 4.2, 400: 4.0}
 
 
 @pytest.fixture(scope="module")
-def table(begin_study, tmp_path_factory):
+def table(tmp_path_factory):
     """Returns eight variants of three seeds, four tuned points of which one diverged."""
-    made = begin_study(tmp_path_factory.mktemp("plots"), points=POINTS)
+    made = begin_study_in(tmp_path_factory.mktemp("plots"), points=POINTS)
     for point in range(3):
         made.add_seeds("standard", [0.2 + 0.1 * abs(point - 1)], "tune", point)
     made.trial("tune", "standard", 3, 0, None, state="diverged", reason="loss is nan")
-    for rank, variant in enumerate(made.eight_variants):
+    for rank, variant in enumerate(VARIANTS):
         for seed in range(3):
             errors = [(step, 0.05 * math.exp(-step / 90) + 0.001 * (9 - rank + seed**2))
                       for step in (1, 100, 200, 300, 400)]  # fmt: skip
             made.trial("compare", variant, 1, seed, [made.evaluation(*pair) for pair in errors])
-    made.select(dict.fromkeys(made.eight_variants, 1))
+    made.select(dict.fromkeys(VARIANTS, 1))
     row = {"validation/error": 0.02, "test/error": 0.015}
     made.reference([{"name": "nearest"} | row], "stand-in")
     return made.table()
@@ -268,9 +269,8 @@ def test_effects_are_the_table_s_means_and_differences(table) -> None:
 
 
 def test_intervals_end_at_what_a_metric_can_be(hand_made) -> None:
-    made = hand_made(("standard",))
-    made.add_seeds("standard", (0.01, 0.9))
-    spec = charts.specification(plots.draw_effects(made.table()))
+    table = hand_made(("standard",), seeds={"standard": (0.01, 0.9)}).table()
+    spec = charts.specification(plots.draw_effects(table))
     (line,) = next(rows for rows in spec["datasets"].values() if "interval_low" in rows[0])
     assert (line["low"], line["high"]) == (0.0, 1.0)
     assert line["interval_low"] < 0

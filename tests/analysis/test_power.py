@@ -19,6 +19,7 @@ from analysis.views import sentences
 from analysis.views import table as table_view
 from tests.analysis import power_table
 
+FIVE = {"standard": (0.3, 0.5, 0.7, 0.5, 0.5), "laser": (0.2, 0.3, 0.4, 0.3, 0.3)}
 SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
 
 
@@ -151,10 +152,8 @@ def test_below_five_seeds_there_is_no_power_analysis(pairs) -> None:
 
 def test_variants_that_are_still_to_come_count(hand_made) -> None:
     """Holm's correction counts Diff, which has no trial yet, and so does the power analysis."""
-    made = hand_made(("standard", "laser", "diff"))
-    made.add_seeds("standard", (0.3, 0.5, 0.7, 0.5, 0.5))
-    made.add_seeds("laser", (0.2, 0.3, 0.4, 0.3, 0.3))
     names = ["standard", "laser", "diff"]
+    made = hand_made(names, seeds=FIVE)
     made.record["runs"] = [{**plan, "variants": names} for plan in made.plans()]
     made_table = made.table()
     assert made_table.family == 2
@@ -212,18 +211,15 @@ def the_power_table(table: ErrorTable, effect: float | None = None):
 def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric, share) -> None:
     """Of the baseline's median, 0.4. The paper prints images alone on validation; of the others
     validation takes what it prints on test."""
-    made = hand_made(workload=workload, metric=metric)
-    for variant in ("standard", "laser"):
-        made.add_seeds(variant, (0.3, 0.4, 0.7))
-    result = sensitivity.expected(made.table(), "validation")
+    seeds = dict.fromkeys(("standard", "laser"), (0.3, 0.4, 0.7))
+    table = hand_made(workload=workload, metric=metric, seeds=seeds).table()
+    result = sensitivity.expected(table, "validation")
     assert result == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
 
 
 def test_the_effect_may_be_given(hand_made, study) -> None:
     """Chi-square of 4 degrees: 0.7107 and 9.4877 at 5 and 95 %."""
-    made = hand_made(name="five")
-    made.add_seeds("standard", (0.3, 0.5, 0.7, 0.5, 0.5))
-    made.add_seeds("laser", (0.2, 0.3, 0.4, 0.3, 0.3))
+    made = hand_made(name="five", seeds=FIVE)
     sds = [0.1 / math.sqrt(2) * scale for scale in (1, 2 / 9.4877**0.5, 2 / 0.7107**0.5)]
     least, *ends = (f"{sensitivity.detectable(sd, 5, 0.05):.2g}" for sd in sds)
     needed, *few_and_many = (sensitivity.seeds_needed(0.05, sd, 0.05) for sd in sds)
@@ -242,9 +238,9 @@ def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_m
         name: paper.cell("vit_error", "error", "imagenet_vit", {}, name, "test").value
         for name in names
     }
-    made = hand_made(names, record={"paper_table": "vit_error"})
-    for name in names:
-        made.add_seeds(name, (0.5, 0.52, 0.51))
+    made = hand_made(
+        names, record={"paper_table": "vit_error"}, seeds=dict.fromkeys(names, (0.5, 0.52, 0.51))
+    )
     result = sensitivity.expected(made.table(), "test")
     own = {name: abs(cells[name] - cells["standard"]) for name in names[1:]}
     assert result == pytest.approx(own)
@@ -256,10 +252,8 @@ def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_m
 
 def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
     names = ("standard", "laser", "laser+qk_norm", "diff", "mine", "laser+qk_norm+temp")
-    made = hand_made(names, workload="digits_vit")
-    for rank, name in enumerate(names):
-        made.add_seeds(name, (0.3 + 0.01 * rank, 0.32, 0.31, 0.33, 0.3))
-    table = made.table()
+    seeds = {name: (0.3 + 0.01 * rank, 0.32, 0.31, 0.33, 0.3) for rank, name in enumerate(names)}
+    table = hand_made(names, workload="digits_vit", seeds=seeds).table()
     frame = results(table, None)
     asked = set(frame["variant"][frame["expected_effect"].notna()])
     assert asked == set(frame["variant"][frame["seeds_needed"].notna()])
@@ -268,8 +262,7 @@ def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
 
 
 def test_one_seed_or_no_comparison_has_no_power(hand_made) -> None:
-    made = hand_made()
-    made.add_seeds("laser", (0.3,))
+    made = hand_made(seeds={"laser": (0.3,)})
     assert len(table_view.page(made.table(), details=True).tables) == 2
     made.add_seeds("standard", (0.3,))
     assert the_power_table(made.table()).texts().iloc[0].tolist()[2:4] == ["–", "–"]

@@ -16,6 +16,7 @@ from analysis.views import diagnostics
 from sweeps.launchers import table as launchers
 from sweeps.records import layout
 from tests.analysis import bench_reader
+from tests.analysis.conftest import begin_study_in
 
 HOSTILE = '<b>x</b> & "quotes"'
 
@@ -50,10 +51,12 @@ def _written(study, parse_page, *options: str):
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory, begin_study):
+def reported(tmp_path_factory):
     """Returns a study whose name is markup, its report in another folder, and the report's text."""
     root = tmp_path_factory.mktemp("reported")
-    study = _study(functools.partial(begin_study, root), name="tiny #1", config={"name": HOSTILE})
+    study = _study(
+        functools.partial(begin_study_in, root), name="tiny #1", config={"name": HOSTILE}
+    )
     study.record |= {"name": HOSTILE}
     directory, out = study.finish(), root / "reports" / "all.html"
     next(directory.glob("compare/*/*/trial_*")).joinpath(layout.ATTEMPTS).mkdir()
@@ -170,9 +173,7 @@ def test_each_chart_is_told_all_variants_of_the_report(hand_made, diagnosed, mon
     """So that a mechanism keeps its look; charts of the layers are among them."""
     tables = []
     for name, rows in {"a": ("standard", "zeta"), "b": ("standard", "alpha", "zeta")}.items():
-        made = hand_made(rows, name=name)
-        for row in rows:
-            made.add_seeds(row, (0.2, 0.3))
+        made = hand_made(rows, name=name, seeds=dict.fromkeys(rows, (0.2, 0.3)))
         for entry in made.planned["compare"]:
             diagnosed.write(made.root / entry["path"], (0, 200, 400), 2)
         tables.append(made.table())

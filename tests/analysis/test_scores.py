@@ -107,9 +107,7 @@ def test_what_three_studies_can_tell(shared) -> None:
 def test_one_workload_twice_is_refused(hand_made, capsys) -> None:
     roots = []
     for name in ("one", "two"):
-        study = hand_made(name=name)
-        study.add_seeds("standard", [0.3, 0.2])
-        roots.append(str(study.finish()))
+        roots.append(str(hand_made(name=name, seeds={"standard": [0.3, 0.2]}).finish()))
     assert main(["scores", *roots]) == 2
     assert "several studies are of" in capsys.readouterr().err
 

@@ -18,9 +18,8 @@ DOMAINS = {"digits_vit": "accuracy", "pydoc_lm": "loss", "spoken_digits_conforme
 def experiments(hand_made) -> pathlib.Path:
     """Returns a directory of three studies, one of each domain."""
     for workload, metric in DOMAINS.items():
-        made = hand_made(name=f"{workload}_demo", workload=workload, metric=metric)
-        made.add_seeds("standard", (0.5,))
-        root = made.finish()
+        names = {"name": f"{workload}_demo", "workload": workload, "metric": metric}
+        root = hand_made(seeds={"standard": (0.5,)}, **names).finish()
     return root.parent
 
 
@@ -35,8 +34,7 @@ def test_a_directory_of_studies_gives_each_with_its_own_metric(experiments) -> N
 
 def test_one_study_with_two_workloads_is_two(hand_made) -> None:
     """Each keeps its own trials, problems and target; nothing else of the other."""
-    made = hand_made(workload="digits_vit")
-    made.add_seeds("standard", (0.25,))
+    made = hand_made(workload="digits_vit", seeds={"standard": (0.25,)})
     made.workload, made.metric = "pydoc_lm", "loss"
     made.add_seeds("standard", (4.0,))
     made.trial("compare", "standard", 0, 1, None, state="failed", reason="out of memory")

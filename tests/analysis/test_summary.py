@@ -208,8 +208,7 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
     standard, laser = np.random.default_rng(shared).normal(0.3, 0.02, (2, 12)).tolist()
     if shared == 11:
         standard[0], laser[11] = 0.99, 0.98
-    study = hand_made()
-    study.add_seeds("standard", standard)
+    study = hand_made(seeds={"standard": standard})
     study.add_seeds("laser", laser, first=12 - shared)
     result = _summary(study.finish())
     comparison = result.tables[0].comparisons["laser"]
@@ -240,8 +239,7 @@ def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
 def test_effects_in_different_units_have_no_mean(hand_made) -> None:
     """Pairs of the images' seeds, none of the text's: d_z and g."""
     for name, workload, first in (("images", "imagenet_vit", 0), ("text", "c4_lm", 5)):
-        study = hand_made(name=name, workload=workload)
-        study.add_seeds("standard", (0.5, 0.52, 0.51, 0.55))
+        study = hand_made(name=name, workload=workload, seeds={"standard": (0.5, 0.52, 0.51, 0.55)})
         study.add_seeds("laser", (0.4, 0.42, 0.45, 0.41), first=first)
         root = study.finish()
     found = _summary(root.parent)

@@ -29,10 +29,10 @@ def add_seeds(made, variant: str, values) -> None:
 @pytest.fixture
 def images(hand_made):
     """Returns a study with a comparison, a single seed, a missing trial and a reference row."""
-    made = hand_made(points=({"learning_rate": 0.001, "beta2": 0.99},))
-    made.add_seeds("standard", (0.3, 0.5, 0.7))
-    made.add_seeds("laser", (0.2, 0.3, 0.4))
-    made.add_seeds("laser+temp", (0.25,))
+    made = hand_made(
+        points=({"learning_rate": 0.001, "beta2": 0.99},),
+        seeds={"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4), "laser+temp": (0.25,)},
+    )
     made.trial("compare", "laser+temp", 0, 1, None, state="failed", reason="out of memory")
     row = {"train/error": None, "validation/error": 0.02, "test/error": 0.015}
     made.reference([{"name": "1 nearest neighbour, raw_pixels"} | row], "stand-in for ImageNet")
@@ -249,8 +249,8 @@ def test_a_verdict_is_not_called_impossible(hand_made) -> None:
     so that Holm's correction takes 1 · 2 / 252."""
     names = ("standard", *(f"diff+{name}" for name in ("temp", "gate", "xsa", "fox", "sink")))
     names += ("sigmoid", "softpick")
-    made = hand_made(names)
-    made.add_seeds("standard", base := [0.5, 0.51, 0.52, 0.53, 0.54])
+    base = [0.5, 0.51, 0.52, 0.53, 0.54]
+    made = hand_made(names, seeds={"standard": base})
     for rank, name in enumerate(names[1:-1]):
         spread = [0.0001 * ((seed + rank) % 3) for seed in range(5)]
         made.add_seeds(name, [x - 0.1 - y for x, y in zip(base, spread, strict=True)])
@@ -263,9 +263,7 @@ def test_a_verdict_is_not_called_impossible(hand_made) -> None:
 
 
 def test_without_baseline_or_with_one_seed_there_is_no_verdict(hand_made) -> None:
-    made = hand_made()
-    made.add_seeds("standard", (0.3,))
-    made.add_seeds("laser", (0.2,))
+    made = hand_made(seeds={"standard": (0.3,), "laser": (0.2,)})
     table = made.table()
     assert sentences.word(table, table.rows[1]) == "cannot tell"
     assert "-0.1000" in sentences.headline(table)

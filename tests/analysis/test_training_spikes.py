@@ -99,9 +99,7 @@ def write_losses(folder: pathlib.Path, losses, first: int = 0) -> None:
 @pytest.fixture
 def study(hand_made):
     """Standard has 1 and 2 spikes, LASER none; a diverged trial of LASER ends in nan."""
-    made = hand_made()
-    made.add_seeds("standard", (0.1, 0.1))
-    made.add_seeds("laser", (0.1, 0.1))
+    made = hand_made(seeds={"standard": (0.1, 0.1), "laser": (0.1, 0.1)})
     made.trial("compare", "laser", 0, 2, [], state="diverged")
     losses = [curve(0), curve(1), curve(0), curve(1), np.append(curve(2)[:200], math.nan)]
     losses[0][100] += 3.0
@@ -130,8 +128,7 @@ def test_the_table_of_spikes(study, capsys) -> None:
 def test_without_a_loss_that_can_be_judged_there_is_no_number(hand_made, logged, texts) -> None:
     """16 losses must stand before the one that is judged; of two trials the longer one counts. One
     that is not finite stands for none."""
-    made = hand_made()
-    made.add_seeds("standard", (0.1, 0.1))
+    made = hand_made(seeds={"standard": (0.1, 0.1)})
     for entry, count in zip(made.planned["compare"], (9, logged), strict=True):
         write_losses(made.root / entry["path"], [math.nan] + [2.5] * count, first=99)
     (table,) = spikes.page(made.table()).tables
@@ -140,8 +137,7 @@ def test_without_a_loss_that_can_be_judged_there_is_no_number(hand_made, logged,
 
 @pytest.mark.parametrize(("logged", "judged"), [(9, 0), (20, 4)])
 def test_no_spike_is_a_sentence(hand_made, logged, judged) -> None:
-    made = hand_made()
-    made.add_seeds("standard", (0.1,))
+    made = hand_made(seeds={"standard": (0.1,)})
     write_losses(made.root / made.planned["compare"][0]["path"], [2.5] * logged, first=100)
     page = spikes.page(made.table())
     assert (page.tables, len(page.notes)) == ((), 1)

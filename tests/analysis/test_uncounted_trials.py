@@ -79,9 +79,12 @@ def test_grid_points_that_are_dropped_for_more_seeds_are_named(hand_made) -> Non
 def test_a_variant_that_took_another_point_holds_back_only_itself(hand_made) -> None:
     """Protocol tune_each: the gate was compared at point 0 before, the others were not."""
     names = ("standard", "laser", "standard+gate")
-    made = hand_made(names, POINTS, config={"protocol": "tune_each", "seeds": 5})
-    made.add_seeds("standard", BASE)
-    made.add_seeds("laser", shifted(-0.05))
+    made = hand_made(
+        names,
+        POINTS,
+        config={"protocol": "tune_each", "seeds": 5},
+        seeds={"standard": BASE, "laser": shifted(-0.05)},
+    )
     made.add_seeds("standard+gate", shifted(0.05), point=1)
     made.add_seeds("standard+gate", shifted(0.0))
     made.planned["compare"] = made.planned["compare"][:15]
@@ -105,9 +108,7 @@ def test_a_variant_that_took_another_point_holds_back_only_itself(hand_made) -> 
 )
 def test_every_change_of_the_plan_is_named(hand_made, key, values, text) -> None:
     """Only the first and the last number of seeds were compared."""
-    made = hand_made()
-    made.add_seeds("standard", BASE[:3])
-    made.add_seeds("laser", BASE[1:4])
+    made = hand_made(seeds={"standard": BASE[:3], "laser": BASE[1:4]})
     (plan,) = made.plans()
     made.record["runs"] = [plan | {key: value} for value in values]
     notes = [note for note in sentences.caveats(made.table()) if "changed" in note]
@@ -151,10 +152,7 @@ def test_a_variant_that_was_lost_in_tuning_does_not_hold_back_the_others(
 
 @pytest.fixture
 def better(hand_made):
-    made = hand_made(config={"seeds": 5})
-    made.add_seeds("standard", BASE)
-    made.add_seeds("laser", shifted(-0.05))
-    return made
+    return hand_made(config={"seeds": 5}, seeds={"standard": BASE, "laser": shifted(-0.05)})
 
 
 @pytest.mark.parametrize(
@@ -227,9 +225,14 @@ def test_duplicates_cause_no_caveat(better) -> None:
 
 def test_preliminary_is_offered_only_where_it_shows_a_verdict(hand_made) -> None:
     for shift, is_offered in ((-0.1, True), (0.0, False)):
-        made = hand_made(name=f"shift_{is_offered}", config={"seeds": 6})
-        made.add_seeds("standard", BASE)
-        made.add_seeds("laser", [e + shift + 0.001 * (-1) ** s for s, e in enumerate(BASE)])
+        made = hand_made(
+            name=f"shift_{is_offered}",
+            config={"seeds": 6},
+            seeds={
+                "standard": BASE,
+                "laser": [e + shift + 0.001 * (-1) ** s for s, e in enumerate(BASE)],
+            },
+        )
         made.trial("compare", "laser", 0, 5, None, state="pending")
         table = made.table()
         assert "Unfinished" in told(table)

@@ -185,22 +185,22 @@ def host(tmp_path, monkeypatch):
     return make
 
 
-def _environment(**extra):
+def environment(**extra):
     """Returns the environment of a subprocess: CPU only, this checkout first."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPOSITORY), **extra}
 
 
-@pytest.fixture(scope="session")
-def environment():
+@pytest.fixture(scope="session", name="environment")
+def _environment():
     """Returns the function that makes a subprocess's environment."""
-    return _environment
+    return environment
 
 
 @pytest.fixture(scope="session")
 def stub_environment():
     """As `environment`, for processes whose workers train nothing: see stub_training."""
     path = f"{pathlib.Path(__file__).parent / 'stub_training'}{os.pathsep}{REPOSITORY}"
-    return lambda **extra: _environment(**{"PYTHONPATH": path, **extra})
+    return lambda **extra: environment(**{"PYTHONPATH": path, **extra})
 
 
 class JobProcess:
@@ -208,7 +208,7 @@ class JobProcess:
 
     def __init__(self, cache_dir, directory, *arguments, **variables):
         self._directory, root = directory, layout.study_of(directory)
-        self.environment = _environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir), **variables)
+        self.environment = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir), **variables)
         self.batch = submissions.new(root, "local", [(str(directory.relative_to(root)),)], {})
         with self.batch.log(0).open("w") as log:
             self.process = subprocess.Popen(
@@ -286,12 +286,21 @@ def worker(cache_dir):
         job.kill()
 
 
-def kill_jobs(study):
-    """Kills the jobs of a study that outlive their drivers."""
+def job_processes(study):
+    """Returns the numbers of the processes of a study's jobs."""
+    numbers = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if f"sweeps\0job\0{study}/jobs/".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+                numbers.append(int(path.parent.name))
+    return numbers
+
+
+def kill_jobs(study, but=()):
+    """Kills the jobs of a study that outlive their drivers."""
+    for number in set(job_processes(study)) - set(but):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
 
 
 class Drivers:
@@ -312,10 +321,10 @@ class Drivers:
         "local.workers": 2,
     }
 
-    def __init__(self, folder, data_dir, environment):
+    def __init__(self, folder, data_dir, environment, output=subprocess.PIPE):
         self.folder, self.study = folder, folder / self.NAME
         self._settings = {**self.SETTINGS, "experiment_dir": folder, "data_dir": data_dir}
-        self.environment = environment
+        self.environment, self._output = environment, output
         self._started = []
 
     def materialise(self):
@@ -337,7 +346,7 @@ class Drivers:
         process = subprocess.Popen(
             [sys.executable, "-m", "sweeps", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment or self.environment,

@@ -40,26 +40,26 @@ def problems(study: pathlib.Path, other: pathlib.Path) -> list[str]:
     Raises OSError and ValueError where `other`, which nothing disturbed, cannot be read.
     """
     planned, expected = _planned(study), _planned(other)
-    found = [f"{path}: not planned" for path in sorted(expected - planned)]
-    found += [f"{path}: planned here alone" for path in sorted(planned - expected)]
+    lines = [f"{path}: not planned" for path in sorted(expected - planned)]
+    lines += [f"{path}: planned here alone" for path in sorted(planned - expected)]
     for path in sorted(planned & expected):
-        found += [f"{path}: {problem}" for problem in trial_problems(study / path, other / path)]
-    return found
+        lines += [f"{path}: {problem}" for problem in trial_problems(study / path, other / path)]
+    return lines
 
 
 def trial_problems(trial: pathlib.Path, other: pathlib.Path) -> list[str]:
     """Returns what is wrong with a trial, judged by its equal that nothing disturbed."""
-    state, expected = (status.read(one)["state"] for one in (trial, other))
+    state, expected = (status.read(directory)["state"] for directory in (trial, other))
     if state != expected:
         return [f"is {state}, not {expected}"]
     completed = outcomes(trial).count("done")
-    found = [f"completed by {completed} attempts"] if completed > 1 else []
+    lines = [f"completed by {completed} attempts"] if completed > 1 else []
     for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
         here, there = rows(trial, name), rows(other, name)
-        found += [f"{name} has {problem}" for problem in twice(here)]
+        lines += [f"{name} has {problem}" for problem in twice(here)]
         if here != there:
-            found.append(f"{name} differs: {_first_difference(here, there)}")
-    return found
+            lines.append(f"{name} differs: {_first_difference(here, there)}")
+    return lines
 
 
 def outcomes(trial: pathlib.Path) -> list[str]:
@@ -72,10 +72,10 @@ def outcomes(trial: pathlib.Path) -> list[str]:
     return [record["outcome"] if record else "killed" for record in records]
 
 
-def twice(found: Rows) -> Iterable[str]:
+def twice(curve: Rows) -> Iterable[str]:
     """Yields the steps that have several losses or several evaluations."""
     for column, what in (("loss", "losses"), ("validation/loss", "evaluations")):
-        steps = collections.Counter(row["global_step"] for row in found if row.get(column))
+        steps = collections.Counter(row["global_step"] for row in curve if row.get(column))
         yield from (f"{n} {what} of step {step}" for step, n in steps.items() if n > 1)
 
 

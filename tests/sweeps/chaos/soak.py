@@ -12,127 +12,70 @@ processes on CPUs; minutes, mostly spent on starting jobs again.
 
 import argparse
 import collections
+import contextlib
+import functools
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 
-from attention.common import messages
 from attention.common.arguments import whole
 from sweeps.launchers import device_locks
-from tests.sweeps import defaults
+from tests.sweeps import conftest
 from tests.sweeps.chaos import equality, storm
 
-_NAME = "soak"
-_HERE = pathlib.Path(__file__).resolve().parents[3]
 
-
-class Soak:
-    """The two runs and what came out; everything lies below `directory`."""
-
-    def __init__(self, options: argparse.Namespace, directory: pathlib.Path) -> None:
-        self._options, self._directory = options, directory
-        self._log = directory / "drivers.log"
-        self.environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": os.pathsep.join(
-                part for part in (str(_HERE), os.environ.get("PYTHONPATH")) if part
-            ),
-            "ATTNPERF_LEASE_S": "4",
-            device_locks.NAMESPACE: f"soak-{os.getpid()}",
-        }
-        # Not the user's own: JAX does not write entries atomically, and writers are killed here.
-        self.environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
-
-    def study(self, place: str) -> pathlib.Path:
-        """Returns the directory of the study in 'calm' or 'storm'."""
-        return self._directory / place / _NAME
-
-    def start(self, place: str) -> subprocess.Popen[bytes]:
-        """Starts a driver of the study in 'calm' or 'storm'."""
-        options = self._options
-        settings = {
-            "name": _NAME,
-            "experiment_dir": self._directory / place,
-            "data_dir": options.data_dir,
-            **defaults.SMALL,
-            "protocol": "grid",
-            "variants": "standard",
-            "points": options.trials,
-            "steps": options.steps,
-            "eval_every": -(-options.steps // 2),
-            "batch_size": 8,
-            "log_every": 1,
-            "local.workers": 2,
-            # Kills that follow each other before the first checkpoint are no poison here.
-            "max_attempts": options.kills + 1,
-        }
-        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick", *overrides],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                start_new_session=True,  # Ctrl-C is this process's to handle
+def soak(options: argparse.Namespace, directory: pathlib.Path) -> list[str]:
+    """Runs both studies below a directory, prints a summary, and returns what is wrong."""
+    # Not the user's own cache: JAX does not write entries atomically, and writers are killed here.
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
+    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "ATTNPERF_LEASE_S": "4"}
+    variables[device_locks.NAMESPACE] = f"soak-{os.getpid()}"
+    settings = {
+        "points": options.trials,
+        "steps": options.steps,
+        "eval_every": -(-options.steps // 2),
+        "batch_size": 8,
+        # Kills that follow each other before the first checkpoint are no poison here.
+        "max_attempts": options.kills + 1,
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "drivers.log"
+    with contextlib.ExitStack() as stack:
+        output, studies = stack.enter_context(log.open("ab")), []
+        for place in ("calm", "storm"):
+            folder = directory / place
+            folder.mkdir()
+            drivers = conftest.Drivers(
+                folder, options.data_dir, conftest.environment(**variables), output
             )
-
-    def run(self) -> list[str]:
-        """Runs both, prints a summary, and returns what is wrong."""
-        options = self._options
-        calm_s = self._calm()
-        print(f"undisturbed: {options.trials} trials in {calm_s:.0f} s", flush=True)
+            studies.append(stack.enter_context(contextlib.closing(drivers)))
+        calm, rough = studies
         began = time.monotonic()
-        weather = storm.Storm(
-            self.study("storm"),
-            lambda: self.start("storm"),
-            options.kills,
-            options.trials,
-            options.seed,
-            options.drivers,
-        )
+        calm.finish(calm.run(**settings), timeout=None)
+        seconds = time.monotonic() - began
+        print(f"undisturbed: {options.trials} trials in {seconds:.0f} s", flush=True)
+        weather = storm.Storm(rough.study, functools.partial(rough.run, **settings), options)
         code = weather.run()
-        hits = sum(weather.hits.values())
-        print(f"storm: {hits} signals in {time.monotonic() - began:.0f} s, seed {options.seed}")
-        for what, count in weather.hits.most_common():
-            print(f"    {count:4d}  {what}")
-        print(f"    {weather.drivers} drivers, {options.drivers} at once")
-        print(f"    {_attempts(self.study('storm'))}")
-        found = equality.problems(self.study("storm"), self.study("calm"))
-        if code:
-            found.append(f"a driver that was left in peace ended with code {code}; see {self._log}")
-        if hits < options.kills:
-            found.append(f"only {hits} of {options.kills} signals: give more trials or steps")
-        return found
-
-    def _calm(self) -> float:
-        """Runs the study in peace; returns its seconds. Raises ValueError where that fails."""
-        began = time.monotonic()
-        process = self.start("calm")
-        try:
-            code = process.wait()
-        finally:
-            process.terminate()
-            process.wait()
-        if code:
-            raise ValueError(f"the undisturbed study ended with code {code}; see {self._log}")
-        return time.monotonic() - began
+    hits = sum(weather.hits.values())
+    print(f"storm: {hits} signals, seed {options.seed}, {weather.started} drivers")
+    for what, count in weather.hits.most_common():
+        print(f"    {count:4d}  {what}")
+    trials = rough.study.glob("grid/*/*/trial_*")
+    ends = collections.Counter(end for trial in trials for end in equality.outcomes(trial))
+    print(f"    {ends.total()} attempts: {dict(ends.most_common())}")
+    problems = equality.problems(rough.study, calm.study)
+    if code:
+        problems.append(f"a driver that was left in peace ended with code {code}; see {log}")
+    if hits < options.kills:
+        problems.append(f"only {hits} of {options.kills} signals: give more trials or steps")
+    return problems
 
 
-def _attempts(study: pathlib.Path) -> str:
-    """Returns how the trials' attempts ended, in words."""
-    trials = study.glob("grid/*/*/trial_*")
-    outcomes = collections.Counter(end for trial in trials for end in equality.outcomes(trial))
-    listing = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    return f"{sum(outcomes.values())} attempts: {listing}"
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0 where nothing was lost; 1 where something was, named."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.sweeps.chaos.soak",
         description=__doc__,
@@ -150,23 +93,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--directory", type=pathlib.Path, help="kept; otherwise a temporary one, kept on failure"
     )
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 where nothing was lost; 1 where something was, named; 2 for bad input."""
-    options = _options(arguments)
+    options = parser.parse_args(arguments)
     directory = options.directory or pathlib.Path(tempfile.mkdtemp(prefix="attnperf-soak-"))
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if (directory / "storm").exists():
-            raise ValueError(f"{directory} holds an earlier soak; give another --directory")
-        found = Soak(options, directory.resolve()).run()
-    except (ValueError, OSError) as error:
-        print(f"python -m tests.sweeps.chaos.soak: {messages.message(error)}", file=sys.stderr)
-        return 2
-    if found:
-        print("\n".join([*found, f"everything is kept in {directory}"]))
+    if (directory / "storm").exists():
+        parser.error(f"{directory} holds an earlier soak; give another --directory")
+    problems = soak(options, directory.resolve())
+    if problems:
+        print("\n".join([*problems, f"everything is kept in {directory}"]))
         return 1
     print("0 trials lost, 0 completed twice; all losses, gradient norms and metrics equal")
     if options.directory is None:

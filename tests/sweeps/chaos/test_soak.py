@@ -1,30 +1,19 @@
 """The soak, reduced: four trials, six signals, the same claims; and that it would notice."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from sweeps.records import layout
-from tests.sweeps.chaos import equality
+from tests.sweeps.chaos import equality, soak
 
 
 @pytest.mark.nightly
-def test_soak(tmp_path, data_dir, cache_dir, environment):
+def test_soak(tmp_path, data_dir, capsys):
     """Killed, preempted and frozen: every trial done once, every number as undisturbed."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.sweeps.chaos.soak"),
-            *("--kills=6", "--trials=4", "--seed=1"),
-            *(f"--data_dir={data_dir}", f"--directory={tmp_path / 'soak'}"),
-        ],
-        capture_output=True,
-        text=True,
-        env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 trials lost, 0 completed twice" in done.stdout
+    places = (f"--data_dir={data_dir}", f"--directory={tmp_path / 'soak'}")
+    assert soak.main(["--kills=6", "--trials=4", "--seed=1", *places]) == 0
+    assert "0 trials lost, 0 completed twice" in capsys.readouterr().out
 
 
 def test_what_a_study_lost_is_noticed(tmp_path, stub_undisturbed):
