@@ -250,4 +250,3 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
         record.variant, record.batch_size, meta["parameters"]
     )
     layout.write_json(directory / f"meta_data_{count}.json", meta)
-    provenance.compare_hardware(directory)

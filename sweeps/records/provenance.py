@@ -99,25 +99,6 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def compare_hardware(directory: pathlib.Path) -> None:
-    """Prints in what the hardware of a trial's last attempt differs from that of its first one, by
-    their meta_data_<k>.json.
-
-    Bit equality of a resumed run is promised on the same hardware and libraries alone.
-    """
-    records = {
-        int(path.stem.rpartition("_")[2]): layout.read_record(path)
-        for path in directory.glob("meta_data_*[0-9].json")
-    }
-    first, last = records[min(records)], records[max(records)]
-    names = (*hardware(), "versions")
-    if differing := [name for name in names if first.get(name) != last.get(name)]:
-        print(
-            f"resumed elsewhere: {', '.join(differing)} differ from the first attempt's, so the "
-            "numbers agree with an uninterrupted run within rounding, not bit for bit"
-        )
-
-
 def cpu(*fields: str) -> str | None:
     """Returns the first of /proc/cpuinfo's fields that is there, None without one."""
     try:

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from attention.common import files
-from sweeps.records import attempts, layout, lease, status
+from sweeps.records import layout, lease, status
 from tests.sweeps.chaos import equality, storm
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
 @pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPU cores")
 def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core):
-    """Not bit for bit, but within the tolerance; the record and the log say why."""
+    """Not bit for bit, but within the tolerance; the record says why."""
     trial = drivers.materialise()
     first = worker(trial, one_core)
     first.wait_for("eval", 2)
@@ -97,7 +97,6 @@ def test_moved_to_another_number_of_cores(drivers, undisturbed, worker, one_core
     own = one_core.count(",") + 1
     assert layout.read_json(trial / "meta_data_0.json")["cpu_count"] == own
     assert layout.read_json(trial / "meta_data_1.json")["cpu_count"] == cores
-    assert "resumed elsewhere: cpu_count differ" in "\n".join(attempts.log_tail(trial, 50))
     worst = 0.0
     expected = equality.curves(undisturbed / trial.relative_to(drivers.study))
     for rows, expected_rows in zip(equality.curves(trial), expected, strict=True):

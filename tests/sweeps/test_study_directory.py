@@ -13,7 +13,7 @@ import pytest
 from sweeps import commands
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, provenance, status, submissions
-from sweeps.scheduling import cancel, driver, preflight
+from sweeps.scheduling import driver, engines, preflight
 from sweeps.scheduling.scheduler import Interrupted
 from sweeps.study import study, study_directory
 from tests.sweeps.conftest import (
@@ -110,7 +110,7 @@ def test_a_driver_that_waits_for_the_lock_names_its_holder_and_obeys(
     made = make_study(protocol="grid")
     study_directory.prepare(made)
     orders = {
-        "cancel": lambda: cancel.cancel(made.directory),
+        "cancel": lambda: engines.cancel(made.directory),
         "signal": lambda: signal.raise_signal(signal.SIGTERM),
     }
     begins = {
@@ -366,22 +366,6 @@ def test_trials_are_trained_on_the_data_they_were_planned_on(
         record = layout.read_json(moved.directory / trial.path / layout.TRIAL)
         is_new = trial.seed == 3
         assert trial.data_digest == record["data_digest"] == (read if is_new else read or planned)
-
-
-def test_hardware_is_compared_without_a_second_writer_of_trial_json(
-    make_trial, monkeypatch, capsys
-):
-    directory = make_trial()
-    before = (directory / layout.TRIAL).read_bytes()
-    monkeypatch.setattr(provenance, "hardware", lambda: {"cpu_count": 2})
-    rows = [{"cpu_count": 2, "versions": {"jax": "1"}}, {"cpu_count": 4, "versions": {"jax": "1"}}]
-    for number, row in ((2, rows[0]), (10, rows[1])):  # attempt 1 died before it could say so
-        layout.write_json(directory / f"meta_data_{number}.json", row)
-        provenance.compare_hardware(directory)
-    printed = capsys.readouterr().out
-    assert printed.count("resumed elsewhere") == 1
-    assert "cpu_count differ" in printed
-    assert (directory / layout.TRIAL).read_bytes() == before
 
 
 @pytest.mark.parametrize("protocol", ["tune_each", "grid"])
