@@ -7,7 +7,6 @@ import hashlib
 import os
 import pathlib
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -136,12 +135,6 @@ class LocalLauncher(Launcher):
         kind = _KINDS[variable].split()[0].lower()
         workers = keys["workers"] or len(numbers)
         return Devices(kind, len(numbers), workers=workers if keys["pin"] else 1)
-
-    @classmethod
-    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
-        """Returns the command of a batch's first job."""
-        slots = Slots(settings["local"])
-        return shlex.join([*batch.command(0), *slots.arguments(slots.share(0))])
 
     def capacity(self) -> int:
         """Returns the number of slots."""

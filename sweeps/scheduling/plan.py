@@ -215,9 +215,8 @@ def render(study: Study, step_seconds: float | None = None) -> str:
             "memory and time of a step on accelerators: python -m sweeps compile "
             f"--topology={entry.topology or 'h100:1x1x8'}, with the same --config"
         )
-    if settings["launcher"] != "local":
-        launcher = launchers.launcher_class(settings["launcher"])
-        preview = launcher.preview(settings, remote.sample(settings))
+    launcher = launchers.launcher_class(settings["launcher"])
+    if preview := launcher.preview(settings, remote.sample(settings)):
         text += ["", "a job, as it would be submitted:", preview.rstrip()]
     return "\n".join(text)
 
