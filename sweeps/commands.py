@@ -123,8 +123,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     )
     with progress.Progress() as shown:
         missing = evaluate.run(shown)
-    for line in downstream.summary(evaluate.study, evaluate.wanted):
-        print(line)
     total = len(evaluate.wanted)
     print(f"{total - len(missing)} of {total} checkpoints evaluated")
     print(f"table: python -m analysis report {files.quoted(options.directory)}")

@@ -9,7 +9,6 @@ never computed again.
 import contextlib
 import dataclasses
 import pathlib
-import statistics
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -161,31 +160,3 @@ class Evaluate:
             jobs = scheduler.of_study(self.study, progress, stop, self.changed)
             with contextlib.closing(jobs.launcher):
                 return jobs.outage.wait_out(lambda: run(jobs, self.wanted))
-
-
-def summary(study: Study, wanted: list[Evaluation]) -> list[str]:
-    """Returns a line per checkpoint: its primary metrics, and their mean.
-
-    Raises ValueError for results that are damaged.
-    """
-    return [
-        f"{evaluation.trial.path} step {evaluation.checkpoint}: "
-        f"{_primary(study.directory / evaluation.path)}"
-        for evaluation in wanted
-    ]
-
-
-def _primary(directory: pathlib.Path) -> str:
-    path = directory / layout.RESULTS
-    if not path.exists():
-        return "no results"
-    try:
-        tasks = layout.record(path, tasks=dict)["tasks"]
-        values = {name: float(task["metrics"][task["primary"]]) for name, task in tasks.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not what an evaluation writes ({type(error).__name__}: {error}); remove "
-            f"{directory} and evaluate again"
-        ) from error
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-    return f"mean {statistics.fmean(values.values()):.4f} ({figures})"

@@ -194,23 +194,6 @@ def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monk
     assert "lm-eval 0.4.13, which has the prompts, is not installed" in _refusal(capsys, *more)
 
 
-def test_a_line_per_checkpoint(trained):
-    evaluation = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2)
-    assert [one.checkpoint for one in evaluation.wanted] == [50, 60, 50, 60]
-    folder = trained.directory / evaluation.wanted[0].path
-    folder.mkdir(parents=True)
-    task = {"primary": "acc", "metrics": {"acc": 0.5, "acc_norm": 1.0}}
-    layout.write_json(folder / layout.RESULTS, {"tasks": {"next": task, "another": task}})
-    path = trained.trials("grid")[0].path
-    assert downstream.summary(evaluation.study, evaluation.wanted)[:2] == [
-        f"{path} step 50: mean 0.5000 (next 0.500, another 0.500)",
-        f"{path} step 60: no results",
-    ]
-    layout.write_json(folder / layout.RESULTS, {"tasks": {"next": 3}})
-    with pytest.raises(ValueError, match="is not what an evaluation writes"):
-        downstream.summary(evaluation.study, evaluation.wanted)
-
-
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
     wanted = downstream.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
