@@ -30,7 +30,7 @@ INIT2WINIT_TESTS ?= tests/init2winit
 # MaxText needs Python 3.12 or newer.
 MAXTEXT_TESTS ?= tests/maxtext
 MAXTEXT_PYTHON ?= python3.12
-QUICK := digits_vit_quick,spoken_digits_conformer_quick,pydoc_lm_quick
+QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
 .PHONY: demo data-fashion data-speech evidence evidence-text evidence-text-mechanisms evidence-images evidence-images-mechanisms evidence-text-grid-1 evidence-text-grid-2 evidence-images-grid-1 evidence-images-grid-2 evidence-speech-grid-1 evidence-speech-grid-2 evidence-speech evidence-patch4 speedup-text speedup-images speedup-images-long sizes-1 sizes-2 sizes-3 sizes-4 quick test test-slow test-all test-version test-lowest test-compilers test-algoperf test-init2winit test-maxtext parity soak simulate performance vega check clean
 
@@ -200,7 +200,9 @@ sizes-4: $(VENV)/.installed
 quick: export XLA_FLAGS ?= --xla_backend_optimization_level=1
 ## quick: a demonstration in three domains, whose verdicts are known: 2.5 minutes
 quick: $(VENV)/.installed
-	@$(BIN)/python -m sweeps run --brief --config=$(QUICK) --config.experiment_dir=experiments/quick
+	@for study in $(QUICK); do \
+	    $(BIN)/python -m sweeps run --brief --config=$$study --config.experiment_dir=experiments/quick || exit; \
+	done
 	@echo
 	@echo "A demonstration: pilots with other seeds chose what is compared, so verdicts are known."
 	@$(BIN)/python -m analysis report experiments/quick

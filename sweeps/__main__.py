@@ -131,16 +131,11 @@ def _add_before_a_run(add: _Add) -> None:
     plan.add_argument(
         "--step_seconds", type=positive(), help="time per step, measured or by compile"
     )
-    _add_studies(plan)
+    _add_study(plan)
 
 
-def _add_studies(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config",
-        required=True,
-        metavar="STUDY[,STUDY...]",
-        help="name or .py file; several, one after the other, with commas between them",
-    )
+def _add_study(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
 
 
 def _add_directory(command: argparse.ArgumentParser) -> None:
@@ -158,7 +153,7 @@ def _add_compilers(add: _Add) -> None:
         "Compiles the train step of every variant for devices that need not be here. Exit status 1 "
         "where one does not fit into their memory.",
     )
-    compiled.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
+    _add_study(compiled)
     compiled.add_argument(
         "--topology",
         required=True,
@@ -185,7 +180,7 @@ def _add_compilers(add: _Add) -> None:
 
 def _add_runs(add: _Add) -> None:
     run = add("run", "run a study, or continue it; may be interrupted and repeated")
-    _add_studies(run)
+    _add_study(run)
     run.add_argument(
         "--brief", action="store_true", help="no line for a trial that begins, or ends as it should"
     )

@@ -28,29 +28,10 @@ def _keys(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    studies = _resolved(options, planning=True)
-    print("\n\n".join([plan.render(study, options.step_seconds) for study in studies]), flush=True)
-    for resolved in studies:
-        for problem in preflight.refusals(resolved):
-            config.warn(f"{resolved.name}: {problem}")
-
-
-def _resolved(options: argparse.Namespace, planning: bool = False) -> list[Study]:
-    """Returns the studies that --config names; what is wrong with one is told before any begins.
-
-    All but the first are resolved as for `plan`: a point that they take from one before them is not
-    selected yet.
-    """
-    studies = [
-        study.resolve(config.parse(name, options.overrides), planning=planning or number > 0)
-        for number, name in enumerate(options.config.split(","))
-    ]
-    if len({study.directory for study in studies}) < len(studies):
-        raise ValueError(
-            f"--config={options.config} has two studies write into one directory: give each once, "
-            "and no --config.name"
-        )
-    return studies
+    resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
+    print(plan.render(resolved, options.step_seconds), flush=True)
+    for problem in preflight.refusals(resolved):
+        config.warn(problem)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -68,15 +49,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    studies, names = _resolved(options), options.config.split(",")
-    worst = 0
-    for number, resolved in enumerate(studies):
-        if len(studies) > 1:
-            print(f"study {number + 1} of {len(studies)}: {resolved.name}", flush=True)
-        if number:  # what it takes from those before is on disk by now
-            resolved = study.resolve(config.parse(names[number], options.overrides))
-        worst = max(worst, _drive(resolved, options.brief))
-    return worst
+    return _drive(study.resolve(config.parse(options.config, options.overrides)), options.brief)
 
 
 def _resume(options: argparse.Namespace) -> int:

@@ -206,7 +206,7 @@ def pydoc_returns(config: ConfigDict) -> None:
     that validation chose for random weights; from pydoc_lm_demo it told 0.01, 0.005 and 0.002 not
     apart. The same model from random weights: --config=pydoc_returns_scratch.
 
-    Command:  python -m sweeps run --config=pydoc_lm_demo,pydoc_returns
+    Command:  python -m sweeps run --config=pydoc_returns   (after pydoc_lm_demo)
     Time:     about two minutes on two CPU cores for this study.
     Result:   errors of the decoded answers near 0.20, where the most frequent answer has 0.295;
               columns `test/majority`, `test/rank_accuracy` and `test/undecodable` of
