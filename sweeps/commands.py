@@ -12,7 +12,7 @@ from attention.table import unknown
 from sweeps.launchers import device_locks
 from sweeps.monitoring import progress, survey, view
 from sweeps.records import layout, submissions
-from sweeps.scheduling import cancel, downstream, driver, engines, plan, preflight
+from sweeps.scheduling import downstream, driver, engines, plan, preflight
 from sweeps.study import config, keys, study, study_directory
 from sweeps.study.study import Study
 
@@ -70,8 +70,6 @@ def _drive(resolved: Study, brief: bool = False) -> int:
         print(plan.summary(resolved), flush=True)
     if is_new:  # so that `cancel` has a study while its data are prepared
         study_directory.prepare(resolved, cancellation)
-    else:
-        study_directory.check_writable(resolved)
     preflight.check_laws(resolved)
     resolved = dataclasses.replace(resolved, data_digest=preflight.check_data(resolved))
     if not is_new:  # what is refused up to here leaves the study as it was
@@ -103,7 +101,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> None:
-    print(cancel.cancel(options.directory))
+    print(engines.cancel(options.directory))
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.distributed import process_group
-from sweeps.job import accelerator, trainer
+from sweeps.job import trainer
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
-from sweeps.records import layout, lease, outages, status, submissions
+from sweeps.records import layout, lease, outages, provenance, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
 
@@ -84,7 +84,7 @@ class Job:
         self.trainer.processes = process_group.join()
         code = FINISHED
         try:
-            accelerator.set_up(str(local.compilation_cache()), self.batch.platform)
+            set_up_jax(self.batch.platform)
         except ValueError as error:  # no driver, no device
             code = self._refuse(str(error))
         if code == WRONG_NODE and group.count > 1:
@@ -220,6 +220,32 @@ class Job:
                 _say(str(error))
         _say(f"saved; {again}")
         return AGAIN
+
+
+def set_up_jax(platform: str) -> None:
+    """Loads JAX with its persistent compilation cache on for every program, however small.
+
+    platform: 'cpu', 'gpu' or 'tpu', '' for whatever JAX finds. Raises ValueError if JAX finds
+    another one.
+    """
+    import jax
+
+    from attention.common import devices
+
+    local.cache_programs(str(local.compilation_cache()))
+    provenance.pin_options()
+    devices.default_platform()
+    if platform not in ("", jax.default_backend()):
+        remedy = "JAX_PLATFORMS must name it, or be unset"
+        if platform != "cpu":  # an extra of that name brings its driver
+            remedy = (
+                f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
+                "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+            )
+        raise ValueError(
+            f"{os.uname().nodename}: a {platform} was expected here, but JAX {jax.__version__} "
+            f"finds {', '.join(map(str, jax.devices()))}: {remedy}"
+        )
 
 
 def _say(text: str) -> None:

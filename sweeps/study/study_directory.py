@@ -117,22 +117,10 @@ def prepare(study: Study, cancellation: Any = None, has_lost_lock: bool = False)
     except OSError as error:
         if isinstance(error.__cause__, lease.LostError):
             return prepare(study, cancellation, has_lost_lock=True)
-        raise _unwritable(directory, error) from error
-
-
-def check_writable(study: Study) -> None:
-    """Raises ValueError if nothing can be written in the study's directory."""
-    try:
-        clock.clock.server_time(study.directory)
-    except OSError as error:
-        raise _unwritable(study.directory, error) from error
-
-
-def _unwritable(directory: pathlib.Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"{directory} cannot be written: {error.strerror or error}. Choose another "
-        "--config.experiment_dir, or make room and permission there"
-    )
+        raise ValueError(
+            f"{directory} cannot be written: {error.strerror or error}. Choose another "
+            "--config.experiment_dir, or make room and permission there"
+        ) from error
 
 
 def _run(date: Any, commit: Any, settings: dict[str, Any]) -> dict[str, Any]:

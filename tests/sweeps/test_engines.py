@@ -13,7 +13,7 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import survey
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
-from sweeps.scheduling import cancel, engines
+from sweeps.scheduling import engines
 from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from sweeps.scheduling.submitter import Submitter
 from tests.sweeps.conftest import begin_stage
@@ -129,7 +129,7 @@ def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_sched
     clusters.jobs["b"] = {f"{batch.name}b-0"}
     clusters.down.add("a")
     with pytest.raises(EngineError, match="a does not answer"):
-        cancel.cancel(root)
+        engines.cancel(root)
     assert clusters.jobs["b"] == set()
     assert len(clusters.jobs["a"]) == 2
 
@@ -139,10 +139,10 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     record = layout.study_record(root)
     del record["config"]["kubernetes"]["namespace"], record["config"]["ray"]
     layout.write_json(root / layout.STUDY, record)
-    assert "2 jobs withdrawn" in cancel.cancel(root)
+    assert "2 jobs withdrawn" in engines.cancel(root)
     [file] = submissions.files(root)
     layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
-    assert "0 jobs withdrawn" in cancel.cancel(root)
+    assert "0 jobs withdrawn" in engines.cancel(root)
 
 
 def _status(root, capsys):
@@ -252,7 +252,7 @@ def test_jobs_are_taken_up_where_they_went_and_not_submitted_again(
     assert len(places.jobs) == 2
     assert clusters.jobs["b"] == set()
     batch.file.with_name(f"{batch.name}.handles.json").unlink()
-    assert "2 jobs withdrawn" in cancel.cancel(root)
+    assert "2 jobs withdrawn" in engines.cancel(root)
 
 
 @pytest.mark.parametrize("how", ["down", "absent", "unknown launcher"])
@@ -270,7 +270,7 @@ def test_an_engine_that_cannot_be_asked_is_named(make_scheduler, clusters, capsy
         engines.resubmit(root, [now["jobs"][0]["name"]])
     assert submissions.withdrawn(root) == set()
     with pytest.raises(EngineError, match="a does not answer|pbs|namespace=a"):
-        cancel.cancel(root)
+        engines.cancel(root)
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps.job import accelerator, trainer
+from sweeps.job import job, trainer
 from sweeps.records import layout, provenance, status
 from sweeps.study import trial as trials
 from sweeps.training import train_step
@@ -276,7 +276,7 @@ def test_a_job_computes_by_no_option_of_the_user(name):
         jax.config.update(name, _OF_A_USER[name])
         if name in list(_OF_A_USER)[:3]:
             assert _drawn() != expected
-        accelerator.set_up("", "")
+        job.set_up_jax("")
         assert _drawn() == expected
         assert jnp.asarray(np.float64(1)).dtype == jnp.float32
         assert jax.config.values[name] != _OF_A_USER[name]

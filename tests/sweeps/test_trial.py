@@ -8,7 +8,7 @@ import types
 import pytest
 
 from sweeps.records import attempts, layout, lease, measurements, status, submissions
-from sweeps.scheduling import cancel
+from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.study import selection, study, study_directory, trial
 from tests.sweeps.conftest import (
@@ -98,7 +98,7 @@ def test_a_study_with_settings_of_another_version_is_refused_and_can_be_cancelle
         study.from_record(record, made.directory)
     with pytest.raises(ValueError, match=match):
         study_directory.prepare(made)
-    cancel.cancel(made.directory)
+    engines.cancel(made.directory)
     assert submissions.is_cancelled(made.directory)
 
 

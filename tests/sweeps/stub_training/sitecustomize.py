@@ -67,7 +67,7 @@ METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 
 
 
 if sys.orig_argv[1:4] == ["-m", "sweeps", "job"] and UPDATE_S:
-    from sweeps.job import accelerator, trainer
+    from sweeps.job import job, trainer
     from sweeps.records import layout, measurements, status
 
     training = types.ModuleType("sweeps.training.loop")
@@ -76,6 +76,6 @@ if sys.orig_argv[1:4] == ["-m", "sweeps", "job"] and UPDATE_S:
     checkpoints.keep_the_last = lambda trial, directory: None
     sys.modules |= {"sweeps.training.loop": training}
     sys.modules |= {"sweeps.training.checkpoints": checkpoints}
-    accelerator.set_up = lambda cache_dir, platform: None
+    job.set_up_jax = lambda platform: None
     trainer._note_provenance = lambda *arguments: None
     trainer.Trainer._program = lambda *arguments: None
