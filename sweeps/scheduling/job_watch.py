@@ -1,4 +1,7 @@
-"""A look at the jobs that an engine has: how far their trials are, which are gone or silent."""
+"""The jobs that an engine has: how far their trials are, which are gone or silent, what follows.
+
+What follows for a trial whose job is gone: it is done, tried again, watched, or given up.
+"""
 
 import collections
 import contextlib
@@ -12,20 +15,25 @@ from sweeps.launchers.protocol import Launcher, State
 from sweeps.monitoring import view
 from sweeps.monitoring.progress import Progress
 from sweeps.monitoring.survey import EngineJob
-from sweeps.records import clock, lease, status
+from sweeps.records import attempts, clock, lease, status
 from sweeps.scheduling.engines import Engines
-from sweeps.scheduling.follow_up import FollowUp
 from sweeps.scheduling.places import Places, SubmittedJob, batches_of
-from sweeps.scheduling.retry_policy import Next
+from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.scheduling.submitter import Submitter
 from sweeps.study.study import Study
+from sweeps.study.trial import WorkItem
 
 # Jobs whose trials' progress is read at each look, in turn: a bound on file operations.
 _READ_AT_ONCE = 20
+# Kills at one step that a trial is forgiven on an engine: nodes vanish.
+_MOST_KILLS = 10
 
 
 class JobWatch:
-    """Looks at jobs; trials of those that are gone are followed up."""
+    """Looks at jobs, and after the trials of those that are gone.
+
+    policy: decides by a trial's files whether it gets another attempt.
+    """
 
     def __init__(
         self,
@@ -35,11 +43,14 @@ class JobWatch:
         engines: Engines,
         places: Places,
         submitter: Submitter,
-        follow_up: FollowUp,
     ) -> None:
         self._root, self._progress, self._places = study.directory, progress, places
         self._is_this_host, self._engines = launcher.is_this_host, engines
-        self._submitter, self._follow_up = submitter, follow_up
+        self._submitter = submitter
+        self._max_attempts: int = study.settings["max_attempts"]
+        kills = 0 if launcher.is_this_host else _MOST_KILLS
+        self.policy = RetryPolicy(study.directory, self._max_attempts, kills)
+        self._died_early = 0
         self._queue_warn_s = 3600.0 * study.settings["queue_warn_hours"]
         self._running: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._overdue: set[str] = set()
@@ -68,7 +79,7 @@ class JobWatch:
         if gone:
             held, claimed = self._places.held(), self._places.claimed()
             for job in gone:
-                self._follow_up.follow_up_job(job, held, claimed)
+                self._follow_up_job(job, held, claimed)
         for handle in list(itertools.islice(self._running, _READ_AT_ONCE)):
             self._running.move_to_end(handle)
             self._look_at(handle, jobs[handle])
@@ -112,11 +123,11 @@ class JobWatch:
         # One file operation, not ten: the engine says that it runs.
         record = status.recorded(self._root / path)
         if record["state"] in status.COMPLETE:
-            self._follow_up.finish(trial, record["state"], None)
+            self._finish(trial, record["state"], None)
         elif record["state"] != "failed":
             self._progress.looked(trial, record)
-        elif self._follow_up.policy.decide(trial)[0] is Next.GIVE_UP:
-            self._follow_up.follow_up(trial)
+        elif self.policy.decide(trial)[0] is Next.GIVE_UP:
+            self.follow_up(trial)
 
     def end_silent(self) -> None:
         """Kills processes of this host whose heartbeat did not change for as long as their lease.
@@ -142,3 +153,90 @@ class JobWatch:
             self._progress.say(f"{path}: its job has been silent for too long and is ended")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _follow_up_job(self, job: SubmittedJob, held: set[str], claimed: set[str]) -> None:
+        """Looks after the trials of a job that is gone.
+
+        held: trials that other jobs have, or may have. claimed: trials that they are known to have.
+        """
+        places = self._places
+        if places.left.keys().isdisjoint(job.trials):
+            return
+        job.read_claims()
+        refusal = job.batch.refusal(job.index)
+        if refusal is not None:
+            self._submitter.avoid[refusal["host"]] = None
+        if self._is_this_host:
+            self._bound_early_deaths(job, refusal)
+        for path, trial in job.trials.items():
+            if path not in places.left or path in places.watched or path in claimed:
+                continue
+            if path in job.claimed:
+                self.follow_up(trial)
+            elif not job.has_ended and (job.offset or self._is_this_host):
+                places.waiting.setdefault(path, trial)
+            elif path not in held and path not in places.waiting:
+                self._follow_up_unclaimed(job, trial, refusal["reason"] if refusal else None)
+
+    def _bound_early_deaths(self, job: SubmittedJob, refusal: dict[str, str] | None) -> None:
+        """Raises ValueError if this host can run no job, or its jobs end before they claim."""
+        # A driver that is killed while it submits leaves jobs that never start.
+        if job.offset or job.batch.has_started(job.index):
+            self._died_early = 0 if job.offset else self._died_early + 1
+        if refusal is not None or self._died_early >= self._max_attempts:
+            log = job.batch.log(job.index)
+            tail = "\n".join(attempts.tail(log))
+            raise ValueError(f"a job ended before it claimed a trial; {log} ends with\n{tail}")
+
+    def _follow_up_unclaimed(self, job: SubmittedJob, trial: WorkItem, reason: str | None) -> None:
+        """Looks after a trial whose job ended, or never began, without a trace in the trial."""
+        if self.policy.decide(trial)[0] is not Next.AGAIN:
+            self.follow_up(trial)
+            return
+        has_started = job.batch.has_started(job.index)
+        if not has_started:
+            self._submitter.hold_back()
+        count = self.policy.count_unrecorded(trial, reason is not None or not has_started)
+        log, reason = job.batch.log(job.index), reason or "its job ended without claiming it"
+        if self.policy.may_retry(trial):
+            self._put_back(trial, reason)
+        else:
+            self._give_up(
+                trial, f"{reason} ({count} jobs; the last one's log: {log})", attempts.tail(log)
+            )
+
+    def follow_up(self, trial: WorkItem) -> None:
+        """Does what a trial's files ask for once its job is gone."""
+        decision, record = self.policy.decide(trial)
+        reason = attempts.last_error(self._root / trial.path).get("error") or record["reason"]
+        if decision is Next.WATCH:
+            self._places.watch([trial])
+        elif decision is Next.AGAIN:
+            self._put_back(trial, reason)
+        elif decision is Next.GIVE_UP:
+            failed, killed = self.policy.count_failures(trial)
+            counts = f"(without progress: {failed} failures, {killed} kills)"
+            self._give_up(trial, f"{reason} {counts}", attempts.log_tail(self._root / trial.path))
+        else:
+            self._finish(trial, record["state"], None)
+
+    def _put_back(self, trial: WorkItem, reason: str | None) -> None:
+        self._progress.ended(trial, "pending", reason)
+        self._places.put_back(trial)
+
+    def _give_up(self, trial: WorkItem, reason: str, tail: list[str]) -> None:
+        """Writes down that a trial failed for good. Raises ValueError if the disk is full."""
+        if self.policy.decide(trial)[0] is Next.GIVE_UP:  # no live process has it
+            with contextlib.suppress(OSError):
+                status.write(self._root / trial.path, "failed", reason=reason)
+        is_disk_full = attempts.last_error(self._root / trial.path).get("is_disk_full", False)
+        self._finish(trial, "failed", reason, [] if is_disk_full else tail)
+        if is_disk_full:
+            raise ValueError(reason)  # the other trials would fail, too
+
+    def _finish(
+        self, trial: WorkItem, state: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """Shows how a trial ended; nothing more is done for it."""
+        self._places.finish(trial)
+        self._progress.ended(trial, state, error, tail)

@@ -16,7 +16,6 @@ from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, outages, status, submissions
 from sweeps.scheduling.engines import Engines
-from sweeps.scheduling.follow_up import FollowUp
 from sweeps.scheduling.job_watch import JobWatch
 from sweeps.scheduling.places import Places, batches_of
 from sweeps.scheduling.submitter import Submitter
@@ -38,8 +37,8 @@ class Scheduler:
     """Runs trials turn by turn; it stays from stage to stage.
 
     places: where each trial that is left is. submitter: gives trials to the engine. job_watch:
-    looks at the jobs. follow_up: decides on trials whose jobs are gone. `stop_requested()` is asked
-    at each turn. platform, changed: as `Submitter`.
+    looks at the jobs, and after trials whose jobs are gone. `stop_requested()` is asked at each
+    turn. platform, changed: as `Submitter`.
     """
 
     def __init__(
@@ -60,8 +59,7 @@ class Scheduler:
         self.places = Places(_WATCH_HERE_S if launcher.is_this_host else _WATCH_S)
         asked = study, progress, launcher, self.engines, self.places
         self.submitter = Submitter(*asked, self._say_once, platform, changed)
-        self.follow_up = FollowUp(study, progress, launcher, self.places, self.submitter)
-        self.job_watch = JobWatch(*asked, self.submitter, self.follow_up)
+        self.job_watch = JobWatch(*asked, self.submitter)
         self._said: dict[str, float] = {}
 
     def run(self, trials: Sequence[WorkItem]) -> None:
@@ -71,7 +69,7 @@ class Scheduler:
         first turn: it may be called again then.
         """
         for trial in trials:
-            if self.follow_up.policy.begin(trial) not in status.COMPLETE:
+            if self.job_watch.policy.begin(trial) not in status.COMPLETE:
                 self.places.left[trial.path] = trial
         self.submitter.adopt()
         self.submitter.queue(self.places.left)
@@ -82,7 +80,7 @@ class Scheduler:
                 self.submitter.submit()
                 self.job_watch.look()
                 for trial in self.places.take_due():
-                    self.follow_up.follow_up(trial)
+                    self.job_watch.follow_up(trial)
                 self.progress.tick()
                 self.outage.note_success()
             except OSError as error:

@@ -115,7 +115,7 @@ def _submitted(make_scheduler, namespace):
     scheduler, trials = make_scheduler(namespace, lambda: False)
     scheduler.places.left = {trial.path: trial for trial in trials}
     for trial in trials:
-        scheduler.follow_up.policy.begin(trial)
+        scheduler.job_watch.policy.begin(trial)
     scheduler.submitter.submit_jobs([(trial,) for trial in trials])
     return scheduler.root
 

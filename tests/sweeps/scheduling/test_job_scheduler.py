@@ -217,13 +217,13 @@ def test_what_a_job_that_is_gone_leaves(make_scheduler, monkeypatch, claims, pen
         job.claimed.clear()
         del scheduler.places.left[paths[0]]
     unrecorded = []
-    count = scheduler.follow_up.policy.count_unrecorded
+    count = scheduler.job_watch.policy.count_unrecorded
     monkeypatch.setattr(
-        scheduler.follow_up.policy,
+        scheduler.job_watch.policy,
         "count_unrecorded",
         lambda *arguments: unrecorded.append(arguments) or count(*arguments),
     )
-    scheduler.follow_up.follow_up_job(job, set(), set())
+    scheduler.job_watch._follow_up_job(job, set(), set())
     assert sorted(scheduler.places.waiting) == sorted(paths[number] for number in pending)
     assert len(unrecorded) == counted
 
