@@ -29,7 +29,7 @@ from sweeps.distributed import process_group
 from sweeps.job import trainer
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
-from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
 from sweeps.records import layout, lease, outages, provenance, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.study import study
@@ -212,12 +212,8 @@ class Job:
             _say("the study was cancelled")
             return FINISHED  # nobody is to start it again
         again = "the driver submits what is left again"
-        if self._slot is None:
-            try:
-                if launchers.launcher_class(self.batch.launcher).requeue():
-                    again = "the engine runs this job again"
-            except EngineError as error:  # e.g. a job that a person runs by hand
-                _say(str(error))
+        if self._slot is None and launchers.launcher_class(self.batch.launcher).requeue():
+            again = "the engine runs this job again"
         _say(f"saved; {again}")
         return AGAIN
 

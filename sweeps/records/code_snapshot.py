@@ -6,16 +6,15 @@ restarted one import them from there, whatever is edited in the checkout meanwhi
 records the commit and the hash in meta_data_<k>.json.
 """
 
-import hashlib
 import importlib.util
 import os
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from attention.common import checkout
+from attention.common import checkout, files
 from sweeps.records import layout, provenance
 
 CODE, RECORD = "code", "code.json"
@@ -32,14 +31,14 @@ def take(study_directory: pathlib.Path, modules: Iterable[str] = ()) -> pathlib.
     folder = study_directory.resolve() / CODE
     if _HERE.parent == folder:
         return _HERE
-    files = _files(modules)
-    name = digest(files)[:12]
+    paths = _files(modules)
+    name = layout.digest({name: files.sha256(path) for name, path in paths.items()})[:12]
     if (folder / name).is_dir():
         return folder / name
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=folder) as temporary:
         draft = pathlib.Path(temporary, name)
-        for relative, path in files.items():
+        for relative, path in paths.items():
             (draft / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, draft / relative)
         layout.write_json(draft / RECORD, {"sha256": name, "git_commit": provenance.git_commit()})
@@ -65,15 +64,6 @@ def _files(modules: Iterable[str]) -> dict[str, pathlib.Path]:
         if path.is_file()
         and (path.suffix == ".py" or (place.name in checkout.PACKAGES and path.suffix != ".pyc"))
     }
-
-
-def digest(files: Mapping[str, pathlib.Path]) -> str:
-    """Returns the SHA-256 of files: their names and contents."""
-    content = hashlib.sha256()
-    for name, path in files.items():
-        for part in (name.encode(), path.read_bytes()):
-            content.update(b"%d:%b" % (len(part), part))
-    return content.hexdigest()
 
 
 def environment(snapshot: pathlib.Path) -> dict[str, str]:

@@ -81,14 +81,10 @@ class Resources:
 
 
 def resources_of(study: Study) -> Resources:
-    """Returns the resources that a study's settings describe; an engine may be asked.
-
-    Raises ValueError for settings that the launcher refuses.
-    """
+    """Returns the resources that a study's settings describe; an engine may be asked."""
     settings = study.settings
     name = settings["launcher"]
     launcher_class, keys = launchers.launcher_class(name), settings[name]
-    launcher_class.check(settings)
     jobs, problem = None, ""
     try:
         with contextlib.closing(launcher_class(settings, study.directory)) as engine:

@@ -58,7 +58,20 @@ class CompiledDiagnostics:
         params = self._workload.observable_parameters(params)
 
         def loss(params: Any, probes: Any) -> tuple[Array, list[probe.Layer]]:
-            return self._loss(params, probes, model_state, batch, smoothing)
+            with probe.probed(probes) as record:
+                logits, _ = self._observable.model_fn(
+                    params,
+                    batch,
+                    model_state,
+                    spec.ForwardPassMode.EVAL,
+                    jax.random.key(0),
+                    update_batch_norm=False,
+                    use_running_average_bn=False,
+                    dropout_rate=0.0,
+                )
+            weights = batch.get("weights")
+            losses = self._observable.loss_fn(batch["targets"], logits, weights, smoothing)
+            return losses["summed"] / losses["n_valid_examples"], record.layers
 
         _, shapes = jax.eval_shape(lambda: loss(params, None))
         if not shapes:
@@ -79,23 +92,6 @@ class CompiledDiagnostics:
             )
             for layer, added in zip(layers, of_probes, strict=True)
         ]
-
-    def _loss(
-        self, params: Any, probes: Any, model_state: Any, batch: spec.Batch, smoothing: Array
-    ) -> tuple[Array, list[probe.Layer]]:
-        with probe.probed(probes) as record:
-            logits, _ = self._observable.model_fn(
-                params,
-                batch,
-                model_state,
-                spec.ForwardPassMode.EVAL,
-                jax.random.key(0),
-                update_batch_norm=False,
-                use_running_average_bn=False,
-                dropout_rate=0.0,
-            )
-        losses = self._observable.loss_fn(batch["targets"], logits, batch.get("weights"), smoothing)
-        return losses["summed"] / losses["n_valid_examples"], record.layers
 
 
 @functools.cache

@@ -214,12 +214,12 @@ class Slurm(Launcher):
     def requeue() -> bool:
         """Has Slurm run this job again, unless it was cancelled; returns whether it will.
 
-        False also where Slurm cannot be asked; the driver then submits what is left. Raises
-        EngineError outside of a job.
+        False also where Slurm cannot be asked, and outside of an array, such as where a person runs
+        the job by hand; the driver then submits what is left.
         """
         array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
         if array is None or task is None:
-            raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
+            return False
         if os.environ.get("SLURM_PROCID", "0") != "0":
             return True  # task 0 asks for all nodes
         job = f"{array}_{task}"

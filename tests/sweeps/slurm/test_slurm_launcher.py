@@ -220,5 +220,4 @@ def test_refusals_name_what_slurm_says(make):
 
 def test_requeue_is_for_jobs(monkeypatch):
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-    with pytest.raises(EngineError, match="SLURM_ARRAY_JOB_ID"):
-        launcher.Slurm.requeue()
+    assert not launcher.Slurm.requeue()
