@@ -82,19 +82,18 @@ class Job:
             if group.count == 1 and self._workers > 1:
                 return self._share_node()
         self.trainer.processes = process_group.join()
-        code = FINISHED
         try:
             set_up_jax(self.batch.platform)
         except ValueError as error:  # no driver, no device
             code = self._refuse(str(error))
-        if code == WRONG_NODE and group.count > 1:
-            sys.stderr.flush()
-            os._exit(code)  # at its regular end JAX would wait for the others
-        if code == FINISHED and group.is_primary:
-            code = self._train_all()
-            group.broadcast(_END, code)
-        elif code == FINISHED:
-            code = self._follow()
+            if group.count > 1:
+                sys.stderr.flush()
+                os._exit(code)  # at its regular end JAX would wait for the others
+            return code
+        if not group.is_primary:
+            return self._follow()
+        code = self._train_all()
+        group.broadcast(_END, code)
         return code
 
     def _follow(self) -> int:
@@ -229,7 +228,8 @@ def set_up_jax(platform: str) -> None:
     from attention.common import devices
 
     local.cache_programs(str(local.compilation_cache()))
-    provenance.pin_options()
+    for name, value in provenance.PINNED.items():  # before anything is traced
+        jax.config.update(name, value)
     devices.default_platform()
     if platform not in ("", jax.default_backend()):
         remedy = "JAX_PLATFORMS must name it, or be unset"

@@ -74,14 +74,6 @@ def code() -> dict[str, Any]:
     return {"versions": versions(), "git_commit": git_commit()}
 
 
-def pin_options() -> None:
-    """Has JAX compute by `PINNED`, whatever variables say. Call it before anything is traced."""
-    import jax
-
-    for name, value in PINNED.items():
-        jax.config.update(name, value)
-
-
 def hardware() -> dict[str, Any]:
     """Returns what bit equality depends on: CPUs this process may use, their features, devices."""
     import jax

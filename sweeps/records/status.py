@@ -3,7 +3,6 @@
 import contextlib
 import pathlib
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from sweeps.records import clock, layout, lease
@@ -61,16 +60,6 @@ def say(
         figures=figures,
         **fields,
     )
-
-
-def of_evaluation(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """Returns the fields that an evaluation's row gives: its metric by validation, and seconds a
-    step with its share of evaluations, what `status` reckons with."""
-    column = f"validation/{metric}"
-    return {
-        "step_seconds": row["total_duration"] / row["global_step"],
-        "evaluation": {column: row[column]},
-    }
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:

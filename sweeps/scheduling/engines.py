@@ -181,18 +181,7 @@ def cancel(directory: pathlib.Path) -> str:
                 "make room and permission there, and cancel again"
             ) from error
     settings = config.completed(layout.study_record(directory)["config"])
-    cancelled = _cancel_jobs(directory, settings, list(submissions.batches(directory, config.warn)))
-    return (
-        f"{directory} is cancelled: {cancelled} jobs withdrawn; those that run save first. "
-        f"Continue with: python -m sweeps resume {files.quoted(directory)}"
-    )
-
-
-def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
-    """Cancels the jobs that engines may still have; returns their number.
-
-    Raises EngineError, at the end, if an engine cannot be reached.
-    """
+    batches = list(submissions.batches(directory, config.warn))
     known, errors = Engines(settings, directory, say=config.warn), []
     jobs = {handle: batch for batch in batches for handle in batch.handles or ()}
     for batch in batches:
@@ -209,4 +198,7 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
         errors.append(str(error))
     if errors:
         raise EngineError("; ".join(errors))
-    return len(living)
+    return (
+        f"{directory} is cancelled: {len(living)} jobs withdrawn; those that run save first. "
+        f"Continue with: python -m sweeps resume {files.quoted(directory)}"
+    )

@@ -50,7 +50,10 @@ class Submitter:
         self.name = str(study.settings["launcher"])
         # None: the trials of a stage are shared by as many jobs as there may be.
         self._trials_per_job: int | None = study.settings[self.name].get("trials_per_job")
-        self._environment = _MALLOC | _snapshot(study)
+        row = catalog.get(study.workload)
+        modules = (row.name, row.factory, row.data) if catalog.module_of(row.name) else ()
+        snapshot = code_snapshot.take(study.directory, modules)
+        self._environment = _MALLOC | code_snapshot.environment(snapshot)
         self.avoid: dict[str, None] = {}
         self._has_submitted = False
         self._wait_until = 0.0
@@ -195,10 +198,3 @@ class Submitter:
             batch.record([])
             self._places.unconfirmed.remove(batch)
             raise
-
-
-def _snapshot(study: Study) -> dict[str, str]:
-    """Takes a snapshot of the code; returns the variables by which jobs use it."""
-    row = catalog.get(study.workload)
-    modules = (row.name, row.factory, row.data) if catalog.module_of(row.name) else ()
-    return code_snapshot.environment(code_snapshot.take(study.directory, modules))

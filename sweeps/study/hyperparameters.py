@@ -24,7 +24,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "dropout_rate": (0.0, 1 - STEP),
     "grad_clip": (LEAST, MOST),
 }
-_UNDERFLOW = 1.1e-19  # square root of float32's least normal number
+# Square root of float32's and bfloat16's least normal number. Where a gradient's square underflows,
+# the second moment is 0 while the first is not, and an update is m/ε: with ε = 1e-24 up to 1e5
+# where 1 is usual.
+UNDERFLOW = 1.1e-19
 # grad_clip has no default: without it gradients are not clipped.
 REQUIRED = ("learning_rate", "beta2", "weight_decay", "warmup_factor")
 DEFAULTS = {
@@ -56,18 +59,3 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     if "beta1" in completed:
         completed["one_minus_beta1"] = 1.0 - completed.pop("beta1")
     return {name: float(value) for name, value in completed.items()}
-
-
-def epsilon_warning(epsilon: float) -> str | None:
-    """Returns what to warn of for an ε, or None.
-
-    Where a gradient's square underflows (below 1.1e-19 in float32 and bfloat16, whose smallest
-    normal number is 1.2e-38), the second moment is 0 while the first is not, and an update is
-    m/ε: with ε = 1e-24 up to 1e5 where 1 is usual.
-    """
-    if epsilon >= _UNDERFLOW:
-        return None
-    return (
-        f"epsilon={epsilon:g}: gradients below {_UNDERFLOW:.0e} square to 0, and their updates "
-        f"reach {_UNDERFLOW / epsilon:.0e} times the learning rate (1 is usual)"
-    )

@@ -202,9 +202,12 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
             completed.append(hyperparameters.complete(point))
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
-    warnings = {hyperparameters.epsilon_warning(point["epsilon"]) for point in completed}
-    for warning in sorted(warnings - {None}, key=str):
-        configs.warn(f"space {settings['space']!r}: {warning}")
+    least, limit = min(point["epsilon"] for point in completed), hyperparameters.UNDERFLOW
+    if least < limit:
+        configs.warn(
+            f"space {settings['space']!r}: epsilon={least:g}: gradients below {limit:.0e} square to "
+            f"0, and their updates reach {limit / least:.0e} times the learning rate (1 is usual)"
+        )
     return completed
 
 

@@ -347,14 +347,17 @@ class Training:
         self._put_rows(rows)
         evaluations = measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
-        row, metric = rows[-1], self.trial.targets["metric"]
-        values = [float(each[f"validation/{metric}"]) for each in evaluations]
+        row, column = rows[-1], f"validation/{self.trial.targets['metric']}"
+        values = [float(each[column]) for each in evaluations]
         chosen = selection.best_index(values, catalog.get(self.trial.workload).mode)
         kept = self.workload.answers
         if kept is not None and chosen == len(values) - 1:
             record = answers.ItemRecord(row["global_step"], *kept)
             answers.write(self.directory, {(self.trial.variant, self.trial.seed): record})
-        self._say("running", row["global_step"], **status.of_evaluation(row, metric))
+        # Seconds a step with its share of evaluations: what `status` reckons with.
+        step_seconds = row["total_duration"] / row["global_step"]
+        evaluation = {column: row[column]}
+        self._say("running", row["global_step"], step_seconds=step_seconds, evaluation=evaluation)
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float

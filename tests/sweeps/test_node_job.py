@@ -81,7 +81,7 @@ class Trainer(trainer.Trainer):
 def three(make_study, monkeypatch):
     """A batch of one job of three trials, on this host; trainers are stubs."""
     monkeypatch.setattr(trainer, "Trainer", type("Made", (Trainer,), {"ends": {}}))
-    monkeypatch.setattr(job.accelerator, "set_up", lambda *arguments: None)
+    monkeypatch.setattr(job, "set_up_jax", lambda platform: None)
     return _batch(make_study(points=3))
 
 

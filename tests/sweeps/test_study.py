@@ -277,10 +277,13 @@ def test_a_user_s_study_file(tmp_path):
     assert config.parse(f"{path}:a:b", []).name == "a:b"
 
 
-def test_a_list_space_that_is_too_short_says_so(capsys):
+def test_a_list_space_that_is_too_short_and_has_a_tiny_epsilon_says_so(capsys):
     resolved = resolve(space="paper_adamw", points=50)
     assert len(resolved.points) == resolved.settings["points"] == 15
-    assert "list of 15 points; 50 were asked, 15 will run" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "list of 15 points; 50 were asked, 15 will run" in printed
+    assert "epsilon=1e-24: gradients below 1e-19 square to 0" in printed
+    assert "reach 1e+05 times the learning rate" in printed
 
 
 def test_every_key_is_printed_with_what_is_checked(capsys):
