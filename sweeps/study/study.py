@@ -205,8 +205,8 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
     least, limit = min(point["epsilon"] for point in completed), hyperparameters.UNDERFLOW
     if least < limit:
         configs.warn(
-            f"space {settings['space']!r}: epsilon={least:g}: gradients below {limit:.0e} square to "
-            f"0, and their updates reach {limit / least:.0e} times the learning rate (1 is usual)"
+            f"space {settings['space']!r}: epsilon={least:g}: gradients below {limit:.0e} square "
+            f"to 0, and their updates reach {limit / least:.0e} times the learning rate (usual: 1)"
         )
     return completed
 
