@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
+from sweeps.study.hyperparameters import complete
 from sweeps.training import optimizers
 
 OPTIMIZER = "nadamw"
@@ -44,8 +45,6 @@ BATCH_SIZES = {
     "ogbg": 512,
     "wmt": 128,
 }
-_EITHER = (("one_minus_beta1", "beta1"), ("warmup_factor", "warmup_steps"))
-_NEEDED = ("learning_rate", "beta2", "weight_decay")
 _OPTIONAL = {"label_smoothing": 0.0, "grad_clip": math.inf, "epsilon": 1e-8}
 _LOG_EVERY = 100  # updates, as AlgoPerf's own submissions
 
@@ -76,19 +75,14 @@ def get_batch_size(workload_name: str) -> int:
 def scalars_of(hyperparameters: Any, step_hint: int) -> dict[str, float]:
     """Returns what the compiled step takes, from the runner's named tuple of a trial.
 
-    Raises ValueError for hyperparameters that are unknown, missing or given in both forms.
+    Raises ValueError for hyperparameters that are unknown, missing, impossible or given in both
+    forms.
     """
     point: Mapping[str, Any] = hyperparameters._asdict()
-    known = {*_NEEDED, *_OPTIONAL, "dropout_rate", *(name for pair in _EITHER for name in pair)}
-    if unknown := sorted(set(point) - known):
-        raise ValueError(
-            f"unknown hyperparameter {unknown[0]!r}. Known: {', '.join(sorted(known))}"
-        )
-    if missing := [name for name in _NEEDED if name not in point]:
-        raise ValueError(f"the search space lacks {', '.join(missing)}; it has {', '.join(point)}")
-    for pair in _EITHER:
-        if len(set(pair) & set(point)) != 1:
-            raise ValueError(f"the search space needs one of {' and '.join(pair)}")
+    in_steps = {"warmup_factor": 0.0} if "warmup_steps" in point else {}
+    if in_steps.keys() & point.keys():
+        raise ValueError("the search space has warmup_factor and warmup_steps; give one of them")
+    complete({**in_steps, **{name: point[name] for name in point if name != "warmup_steps"}})
     values = {**_OPTIONAL, **point, "step_hint": step_hint}
     # AlgoPerf computes these in Python's 53 bits and rounds them to float32 at their use.
     values.setdefault("beta1", 1.0 - values.get("one_minus_beta1", 0.0))

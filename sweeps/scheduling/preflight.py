@@ -171,8 +171,7 @@ def _check_places(study: Study) -> None:
     if catalog.get(study.workload).embedded:
         preparation.check_place(pathlib.Path(study.data_dir), "--config.data_dir")
         return
-    with _ask(study) as call:
-        call.result()
+    _ask(study)
 
 
 def _unseen(study: Study) -> str:
@@ -203,8 +202,7 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> str:
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    with _ask(study, suite) as call:
-        answer = call.result()
+    answer = _ask(study, suite)
     for line in answer["lines"]:
         print(f"data: {line}", flush=True)
     digest = str(answer["digest"])
@@ -217,14 +215,14 @@ def check_data(study: Study, suite: str = "", here: bool = False) -> str:
     return digest
 
 
-def _ask(study: Study, suite: str = "") -> jax_calls.SubprocessCall:
-    """Returns the question whether the workload's data is whole, or that of a suite."""
+def _ask(study: Study, suite: str = "") -> dict[str, Any]:
+    """Returns what `jax_calls.data` says of the workload's data, or `check_suite` of a suite's."""
     where = {"workload": study.workload, "data_dir": study.data_dir}
     if suite:
-        return jax_calls.SubprocessCall(jax_calls.check_suite, suite=suite, **where)
-    return jax_calls.SubprocessCall(
-        jax_calls.data,
-        suite=study.settings["downstream"],
-        extra_paths=study.extra_paths,
-        **where,
-    )
+        answer = jax_calls.call(jax_calls.check_suite, suite=suite, **where)
+    else:
+        downstream = study.settings["downstream"]
+        answer = jax_calls.call(
+            jax_calls.data, suite=downstream, extra_paths=study.extra_paths, **where
+        )
+    return dict(answer)
