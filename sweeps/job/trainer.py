@@ -1,23 +1,34 @@
-"""Where a trial is claimed and trained: one after the other, programs stay compiled.
+"""Where a trial is claimed, trained and given back: one after the other, programs stay compiled.
 
 An evaluation of a trained trial (`sweeps.scheduling.downstream`) is claimed the same way.
 """
 
 import contextlib
 import dataclasses
+import faulthandler
 import functools
 import os
 import pathlib
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sweeps.distributed import process_group
-from sweeps.job import trial_lock
 from sweeps.launchers.protocol import AGAIN
-from sweeps.records import attempts, disk, layout, lease, measurements, outages, output, status
+from sweeps.records import (
+    attempts,
+    disk,
+    layout,
+    lease,
+    measurements,
+    outages,
+    output,
+    status,
+    submissions,
+)
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 from workloads import catalog
@@ -33,6 +44,10 @@ class End(NamedTuple):
 
 # Between two lines of an evaluation's log.
 _PRINT_EVERY_S = 5.0
+# Without progress for so long a process ends itself. Compiling and a whole evaluation lie between
+# two updates, so it is an hour.
+HANGS_AFTER_S = float(os.environ.get("ATTNPERF_HANG_S", "3600"))
+_STDERR = 2  # the descriptor, which leads to the attempt's log
 FINISHED, ELSEWHERE, UNCLAIMED = "already finished", "claimed elsewhere", "not claimed"
 
 
@@ -96,8 +111,8 @@ class Trainer:
             self._claimed(attempt)
             with (
                 output.redirected(attempt.directory / attempts.LOG),
-                trial_lock.heartbeat(attempt, self.stop),
-                trial_lock.watchdog(),
+                heartbeat(attempt, self.stop),
+                watchdog(),
             ):
                 try:
                     if layout.is_evaluation(directory):
@@ -108,7 +123,7 @@ class Trainer:
                 except Exception as problem:  # whatever it is, the study goes on around this trial
                     self._end_if_lost(problem)
                     end = problem
-                outcome, error = trial_lock.conclude(attempt, end, trained)
+                outcome, error = conclude(attempt, end, trained)
         except OSError as problem:
             outcome, error = "failed", disk.named(problem, directory)
         # A device or its memory may be broken for good: the next trial gets a new process.
@@ -143,14 +158,14 @@ class Trainer:
         from sweeps.training import loop
 
         try:
-            with trial_lock.watchdog():
+            with watchdog():
                 self._train(trials.read(attempt.trial_directory), attempt, data_dir, loader_workers)
         except loop.AGREED as end:
             print(f"{attempt.directory}: {type(end).__name__} {end}", file=sys.stderr, flush=True)
         except Exception as problem:
             self._end_if_lost(problem)
             try:
-                trial_lock.conclude(attempt, problem)
+                conclude(attempt, problem)
             finally:
                 os._exit(1)
 
@@ -180,7 +195,7 @@ class Trainer:
 
     def _stops(self) -> bool:
         """Returns whether to stop; asked after every update."""
-        trial_lock.expect_progress()
+        expect_progress()
         return self.stopping
 
     def _evaluate(self, attempt: lease.Attempt, data_dir: str) -> str:
@@ -250,3 +265,102 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
         record.variant, record.batch_size, meta["parameters"]
     )
     layout.write_json(directory / f"meta_data_{count}.json", meta)
+
+
+@contextlib.contextmanager
+def watchdog() -> Iterator[None]:
+    """Ends this process where its trial hangs, with what each thread does in the attempt's log."""
+    expect_progress()
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def expect_progress() -> None:
+    """Gives the trial time for another update, or another batch of an evaluation.
+
+    A thread of C waits for it, which needs no lock of Python's; to start it takes 35 µs.
+    """
+    faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=_STDERR)
+
+
+@contextlib.contextmanager
+def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None]:
+    """Renews the lease while the trial runs; calls `stop` once its study is cancelled.
+
+    The training notices by itself that the lease is lost.
+    """
+    over = threading.Event()
+    study = layout.study_of(attempt.trial_directory)
+
+    def beat() -> None:
+        printed = ""
+        while not over.wait(lease.HEARTBEAT_EVERY_S):
+            if submissions.is_cancelled(study):
+                stop()
+            try:
+                with contextlib.suppress(lease.LostError):
+                    attempt.beat()
+            except OSError as error:  # the file server may be back before the lease is over
+                if str(error) != printed:
+                    printed = str(error)
+                    with contextlib.suppress(OSError, ValueError):
+                        print(f"heartbeat: {printed}; tried again", flush=True)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def conclude(
+    attempt: lease.Attempt, end: str | Exception, trained: Trial | None = None
+) -> tuple[str, str | None]:
+    """Gives an attempt back; returns the outcome and, where it failed, why.
+
+    `end` is 'done', 'diverged' or the exception that ended the work. trained: the trial whose
+    training it was, None for an evaluation. Raises OSError if the outcome cannot be written.
+    """
+    from sweeps.training import checkpoints, loop
+
+    if isinstance(end, loop.Preempted):
+        end = "preempted"
+    if isinstance(end, Exception) and lease.latest(attempt.trial_directory) > attempt.number:
+        # Whatever it failed in, it is what it met after it was superseded.
+        end = lease.LostError(f"superseded, then {type(end).__name__}: {end}")
+    if isinstance(end, lease.LostError):
+        # A worker that slept between its check and its writing may have put older CSVs in place.
+        with contextlib.suppress(OSError, ValueError):
+            if (attempt.trial_directory / layout.TRIAL).exists():  # an evaluation has none
+                measurements.publish(attempt.trial_directory)
+        attempt.end("lost")
+        return "lost", str(end)
+    if isinstance(end, Exception):
+        return "failed", _record_failure(attempt, end)
+    attempt.end(end)
+    if trained is not None and end in ("done", "diverged"):
+        checkpoints.keep_the_last(trained, attempt.trial_directory)
+    return end, None
+
+
+def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
+    """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
+    error, full = disk.named(problem, attempt.trial_directory), disk.is_full(problem)
+    with contextlib.suppress(OSError):
+        if full:
+            print(error, file=sys.stderr)
+        else:
+            traceback.print_exception(problem)
+        sys.stderr.flush()
+    with contextlib.suppress(OSError, lease.LostError):
+        attempt.check()
+        status.write(attempt.trial_directory, "failed", reason=error)
+    with contextlib.suppress(OSError):
+        # Bad input is as bad the second time, and a disk as full.
+        retry = not (full or isinstance(problem, ValueError))
+        attempt.end("failed", error=error, retry=retry, is_disk_full=full)
+    return error

@@ -17,7 +17,7 @@ import pytest
 
 from analysis import cli
 from attention.common import files
-from sweeps.job import trainer, trial_lock
+from sweeps.job import trainer
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import (
     attempts,
@@ -164,7 +164,7 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
         for name in ("stat", "listdir", "utime")
     ]
     beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
-    with trial_lock.heartbeat(member, stopped.set):
+    with trainer.heartbeat(member, stopped.set):
         away.append(True)
         wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
         away.clear()
@@ -179,12 +179,12 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
 
 _HANGS = """
 import os, pathlib, sys, time
-from sweeps.job import trial_lock
+from sweeps.job import trainer
 from sweeps.records import attempts, lease, output
 attempt = lease.claim(pathlib.Path(sys.argv[1]))
-with output.redirected(attempt.directory / attempts.LOG), trial_lock.watchdog():
+with output.redirected(attempt.directory / attempts.LOG), trainer.watchdog():
     for _ in range(4):
-        trial_lock.expect_progress()
+        trainer.expect_progress()
         time.sleep(0.2)
     print("hangs", flush=True)
     time.sleep(1000)
@@ -295,7 +295,7 @@ def test_full_disk_at_the_door(disk, make_study):
 )
 def test_bad_input_and_a_full_disk_are_as_bad_the_second_time(make_trial, problem, retry):
     attempt = lease.claim(make_trial())
-    outcome, reason = trial_lock.conclude(attempt, problem)
+    outcome, reason = trainer.conclude(attempt, problem)
     assert outcome == "failed"
     record = layout.read_json(attempt.directory / lease.OUTCOME)
     assert (record["error"], record["retry"]) == (reason, retry)
