@@ -12,6 +12,7 @@ if __name__ == "__main__":  # what is imported below may be somebody else's
     runpy.run_path(str(door))["start"]("sweeps")
 
 from attention.common import extras, files, messages
+from attention.common.arguments import positive, whole
 from sweeps.launchers.protocol import EngineError
 
 _EPILOG = """examples:
@@ -103,11 +104,9 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=name not in _CHANGING,
         )
 
-    _add_before_a_run(add)
-    _add_compilers(add)
     _add_runs(add)
-    _add_evaluate(add)
-    _add_export(add)
+    _add_compilers(add)
+    _add_results(add)
     job = add(
         "job",
         "run a job of a study on the node an engine chose",
@@ -119,19 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--slot", type=int, help="which process of the job's node, from 0")
     job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
     return parser
-
-
-def _add_before_a_run(add: _Add) -> None:
-    from attention.common.arguments import positive
-
-    add("studies", "studies that come with the package")
-    keys = add("keys", "what --config.KEY=VALUE may change in a study")
-    keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
-    plan = add("plan", "trials, steps, device-hours and disk, before anything starts")
-    plan.add_argument(
-        "--step_seconds", type=positive(), help="time per step, measured or by compile"
-    )
-    _add_study(plan)
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
@@ -179,6 +165,14 @@ def _add_compilers(add: _Add) -> None:
 
 
 def _add_runs(add: _Add) -> None:
+    add("studies", "studies that come with the package")
+    keys = add("keys", "what --config.KEY=VALUE may change in a study")
+    keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
+    plan = add("plan", "trials, steps, device-hours and disk, before anything starts")
+    plan.add_argument(
+        "--step_seconds", type=positive(), help="time per step, measured or by compile"
+    )
+    _add_study(plan)
     run = add("run", "run a study, or continue it; may be interrupted and repeated")
     _add_study(run)
     run.add_argument(
@@ -206,8 +200,7 @@ def _add_runs(add: _Add) -> None:
     resubmit.add_argument("jobs", metavar="JOB", nargs="+", help="as `status` names it")
 
 
-def _add_evaluate(add: _Add) -> None:
-    from attention.common.arguments import whole
+def _add_results(add: _Add) -> None:
     from workloads.downstream import suites
 
     evaluate = add(
@@ -233,9 +226,6 @@ def _add_evaluate(add: _Add) -> None:
         help="where downstream/ and the tokenizer lie (default: the study's data)",
     )
     _add_stage(evaluate)
-
-
-def _add_export(add: _Add) -> None:
     export = add(
         "export",
         "write a study as AlgoPerf's scoring reads it",

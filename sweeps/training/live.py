@@ -22,28 +22,6 @@ from sweeps.training.train_step import StepMetrics
 from workloads import catalog
 
 
-class Throughput:
-    """What a trial's seconds per update mean."""
-
-    def __init__(self, trial: Trial) -> None:
-        entry, devices = catalog.get(trial.workload), jax.devices()
-        self._column = f"{entry.unit}_per_second"
-        self._units = trial.batch_size * entry.units
-        kind = accelerators.of_device(devices[0].device_kind)
-        self._least = None  # seconds of an update at the devices' peak
-        if kind is not None and entry.flops is not None:
-            peak = accelerators.KINDS[kind].peak_tflops * 1e12
-            self._least = trial.batch_size * entry.flops / (peak * len(devices))
-
-    def columns(self, seconds: float) -> dict[str, float | None]:
-        """Returns the columns of a row whose updates took `seconds` each, above 0."""
-        return {
-            "step_seconds": seconds,
-            self._column: self._units / seconds,
-            "model_flop_utilisation": None if self._least is None else self._least / seconds,
-        }
-
-
 class LoggedMetrics:
     """The figures of an attempt's logged updates, on their way from the devices to rows.
 
@@ -52,7 +30,15 @@ class LoggedMetrics:
     """
 
     def __init__(self, trial: Trial, done: int, seconds: float) -> None:
-        self._every, self._throughput = trial.log_every, Throughput(trial)
+        self._every = trial.log_every
+        entry, devices = catalog.get(trial.workload), jax.devices()
+        self._column = f"{entry.unit}_per_second"
+        self._units = trial.batch_size * entry.units
+        kind = accelerators.of_device(devices[0].device_kind)
+        self._least = None  # seconds of an update at the devices' peak
+        if kind is not None and entry.flops is not None:
+            peak = accelerators.KINDS[kind].peak_tflops * 1e12
+            self._least = trial.batch_size * entry.flops / (peak * len(devices))
         self._done, self._seconds = done, seconds
         self._coming: tuple[int, StepMetrics] | None = None
         self.nonfinite_at = -1
@@ -78,4 +64,12 @@ class LoggedMetrics:
         step_seconds = (now - self._seconds) / (done - self._done)
         self._seconds, self._done = now, done
         row = {"kind": "train", "global_step": step, "loss": float(loss)}
-        return [row | {"grad_norm": float(grad_norm), **self._throughput.columns(step_seconds)}]
+        return [row | {"grad_norm": float(grad_norm), **self.columns(step_seconds)}]
+
+    def columns(self, seconds: float) -> dict[str, float | None]:
+        """Returns the columns of a row whose updates took `seconds` each, above 0."""
+        return {
+            "step_seconds": seconds,
+            self._column: self._units / seconds,
+            "model_flop_utilisation": None if self._least is None else self._least / seconds,
+        }

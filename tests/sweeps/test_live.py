@@ -109,7 +109,7 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     record = record.__class__(**{**record._fields(), "workload": "c4_lm", "batch_size": 1024})
     kind = types.SimpleNamespace(device_kind="TPU v5 lite")
     monkeypatch.setattr(jax, "devices", lambda: [kind] * 64)
-    found = live.Throughput(record).columns(0.665)
+    found = live.LoggedMetrics(record, 0, 0.0).columns(0.665)
     assert found["step_seconds"] == 0.665
     assert found["tokens_per_second"] == pytest.approx(1024 * 1024 / 0.665)
     parameters = catalog.get("c4_lm").parameters
@@ -117,7 +117,7 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     assert found["model_flop_utilisation"] == pytest.approx(by_hand, rel=1e-3)
     assert 6 * parameters * 1024 * 1024 / (64 * 197e12 * 0.665) == pytest.approx(0.226, abs=0.001)
     monkeypatch.undo()
-    assert live.Throughput(record).columns(1.0)["model_flop_utilisation"] is None
+    assert live.LoggedMetrics(record, 0, 0.0).columns(1.0)["model_flop_utilisation"] is None
 
 
 class Device:
