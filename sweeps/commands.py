@@ -133,7 +133,7 @@ def _hardware(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     if options.watch:
-        view.watch(options.directory)
+        progress.watch(options.directory)
     current = survey.StudyReader(options.directory).look()
     if not options.watch:
         engines.ask_queue(current)

@@ -1,29 +1,21 @@
 """The view of a study: a survey as text, the same for `run`, `status` and `status --watch`."""
 
-import contextlib
 import json
 import pathlib
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Mapping
 
 from attention.common import files
 from sweeps.monitoring.survey import (
     COLUMNS,
     LISTED,
     EngineJob,
-    StudyReader,
     Survey,
     TrialStatus,
 )
 
-# Between two lines of a survey where no terminal shows it.
-_LINE_S = 60.0
 # Running trials in such a line.
 _IN_A_LINE = 4
-# Looking takes at most this part of the time: 100,000 trials on a slow disk are looked at rarely.
-_SHARE = 0.1
 
 
 def plural(noun: str, count: int) -> str:
@@ -180,79 +172,3 @@ def duration(seconds: float) -> str:
     if seconds < 172_800:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86_400:.1f} days"
-
-
-class Display:
-    """Shows a study while it goes on: renewed in place on a terminal, elsewhere in lines.
-
-    survey: what is shown, of the study as planned at first, None where no plan is known.
-    """
-
-    def __init__(self, survey: Survey | None = None) -> None:
-        self.survey = survey or Survey(pathlib.Path(), "", [])
-        self._terminal: Any = None
-        self._began = self._shown = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if sys.stdout.isatty():
-            from rich.live import Live
-
-            self._terminal = Live(auto_refresh=False, vertical_overflow="crop")
-            self._terminal.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._terminal is not None:
-            self.tick()  # the last survey stays on the screen
-            self._terminal.__exit__(*exception)
-            self._terminal = None
-
-    def say(self, text: str) -> None:
-        """Prints a line with the time since the start."""
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        text = f"[{minutes:02d}:{seconds:02d}] {text}"
-        if self._terminal is not None:
-            self._terminal.console.print(text, markup=False, highlight=False)
-        else:
-            with contextlib.suppress(OSError):  # a run outlives its reader
-                print(text, flush=True)
-
-    def tick(self, is_news: bool = False) -> None:
-        """Renews the screen; elsewhere prints a line of news, or once a minute. Call it often."""
-        if self._terminal is not None:
-            from rich.text import Text
-
-            self._terminal.update(Text(render(self.survey)), refresh=True)
-        elif is_news or time.monotonic() - self._shown > _LINE_S:
-            self._shown = time.monotonic()
-            self.say(line(self.survey))
-
-
-def watch(directory: pathlib.Path, every_s: float = 2.0) -> None:
-    """Shows a study until it is complete; Ctrl-C ends it without a word.
-
-    Raises ValueError where the directory holds no study.
-    """
-    shown: list[Any] = []
-    with contextlib.suppress(KeyboardInterrupt), Display() as display:
-        for survey in looks(StudyReader(directory), every_s):
-            display.survey = survey
-            counts = [row.counts for row in survey.rows.values()]
-            display.tick(is_news=counts != shown)
-            shown = counts
-
-
-def looks(reader: StudyReader, every_s: float) -> Iterator[Survey]:
-    """Yields surveys, at least `every_s` apart, the last one of a study that is complete."""
-    was_complete = False
-    while True:
-        began = time.monotonic()
-        survey = reader.look()
-        yield survey
-        # A trial that failed may be tried again in the next moment: it must look so twice.
-        failed = any(trial.state == "failed" for trial in survey.problems.values())
-        if survey.complete and (was_complete or not failed):
-            return
-        was_complete = survey.complete
-        took = time.monotonic() - began
-        time.sleep(max(every_s, took / _SHARE - took))

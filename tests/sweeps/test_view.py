@@ -170,7 +170,7 @@ def test_a_terminal_gets_a_table_that_changes(begun, monkeypatch, capsys):
         yield reader.look()
 
     monkeypatch.setattr(view, "looks", looks)
-    view.watch(directory)
+    progress.watch(directory)
     text = capsys.readouterr().out
     assert re.search("stage +variant .*preempted", text)
     assert "trial_1 running" in text
@@ -184,7 +184,7 @@ def test_a_trial_that_failed_may_be_tried_again(begun):
     attempts = directories[0] / "attempts"
     (attempts / "1/outcome.json").write_text("{}")
     status.write(directories[0], "failed", reason="RuntimeError: boom")
-    looks = view.looks(StudyReader(directory), 0.0)
+    looks = progress.looks(StudyReader(directory), 0.0)
     assert next(looks).complete
     lease.claim(directories[0])
     assert next(looks).running
