@@ -1,7 +1,8 @@
 """Progress: the survey of a study, shown while it is run or watched.
 
-A driver keeps its survey up to date by events, `watch` reads the study again and again. An event costs the same in a study of 100 trials and of 100,000. Files are read when a stage begins
-and when a trial ends. The scheduler reads the status of running trials and passes it on.
+A driver keeps its survey up to date by events, `watch` reads the study again and again. An event
+costs the same in a study of 100 trials and of 100,000. Files are read when a stage begins and when
+a trial ends. The scheduler reads the status of running trials and passes it on.
 """
 
 import contextlib
