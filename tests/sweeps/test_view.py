@@ -105,7 +105,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
         shown.stage("grid", trials, directory)
         shown.selected({"points": {"a": 3, "b": 1}, "metric": "loss", "lost": ["x"]})
         shown.started(trials[1], "slurm job 12_3")
-        monkeypatch.setattr(view, "_LINE_S", -1.0)
+        monkeypatch.setattr(progress, "_LINE_S", -1.0)
         shown.tick()
         monkeypatch.undo()
         shown.tick()  # not yet a minute later
