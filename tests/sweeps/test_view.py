@@ -152,7 +152,7 @@ def test_a_log_gets_a_line_per_change_until_ctrl_c(begun, monkeypatch, capsys):
             yield reader.look()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(view, "looks", looks)
+    monkeypatch.setattr(progress, "looks", looks)
     assert command.main(["status", "--watch", str(directory)]) == 0
     lines = [line.split("] ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     states = [line.partition(";")[0] for line in lines]
@@ -169,7 +169,7 @@ def test_a_terminal_gets_a_table_that_changes(begun, monkeypatch, capsys):
         _finish(directories)
         yield reader.look()
 
-    monkeypatch.setattr(view, "looks", looks)
+    monkeypatch.setattr(progress, "looks", looks)
     progress.watch(directory)
     text = capsys.readouterr().out
     assert re.search("stage +variant .*preempted", text)
