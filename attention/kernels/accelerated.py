@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from attention import backends, functions, table
@@ -444,9 +446,10 @@ def on_devices(
 
 
 def guarded(kernel: str, arrays: Any) -> Any:
-    """Returns a tree of arrays unchanged, whose second derivative raises ValueError.
+    """Returns a tree of arrays unchanged.
 
-    The message names the kernel and another. Forward mode raises JAX's TypeError.
+    A second derivative through it, or one in forward mode, raises ValueError, which names the
+    kernel and another.
     """
     return jax.tree.map(
         lambda array: _once(kernel, array) if jnp.issubdtype(array.dtype, jnp.floating) else array,
@@ -454,27 +457,29 @@ def guarded(kernel: str, arrays: Any) -> Any:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _never(kernel: str, array: jax.Array) -> jax.Array:
-    """Returns the array; it has no derivative."""
-    return array
-
-
-@_never.defjvp
-def _refuse(kernel: str, *_: Any) -> NoReturn:
+def _refuse(*_: Any, kernel: str) -> NoReturn:
     raise ValueError(
         f"kernel={kernel!r} has first derivatives in reverse mode (jax.grad, jax.vjp) alone: for "
-        "second derivatives use kernel='xla'"
+        "second derivatives use kernel='xla', and for forward mode (jax.jvp, jax.jacfwd) "
+        "kernel='jax_xla'"
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _once(kernel: str, array: jax.Array) -> jax.Array:
-    """Returns the array; it has a first derivative in reverse mode alone."""
-    return array
+# Two identities: one can be differentiated once, the other never.
+_once = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+_never = jax.custom_jvp(lambda kernel, array: array, nondiff_argnums=(0,))
+# A tangent that reverse mode transposes, and forward mode would have to compute.
+_TANGENT = Primitive("first_order_tangent")
 
 
-_once.defvjp(
-    lambda kernel, array: (_never(kernel, array), None),
-    lambda kernel, _, cotangent: (_never(kernel, cotangent),),
-)
+@_once.defjvp
+def _once_jvp(kernel: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return _never(kernel, *primals), _TANGENT.bind(*tangents, kernel=kernel)
+
+
+_never.defjvp(lambda kernel, *_: _refuse(kernel=kernel))
+_TANGENT.def_abstract_eval(lambda tangent, **_: tangent)
+_TANGENT.def_impl(_refuse)
+ad.deflinear2(_TANGENT, lambda cotangent, _, kernel: [_never(kernel, cotangent)])
+batching.defvectorized(_TANGENT)
+mlir.register_lowering(_TANGENT, _refuse)

@@ -174,7 +174,7 @@ def _with_heads(call: Call, heads: int) -> Call:
     )
 
 
-def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> records.Leaves:
+def _leaves(part: Any, call: Call, settings: Mapping[str, Any], tree: Tree) -> records.Leaves:
     """Returns a part's leaves from a parameter tree, and its constants."""
 
     def value(leaf: records.Leaf) -> jax.Array:
@@ -183,7 +183,7 @@ def _leaves(part: Any, call: Call, given: Mapping[str, Any], tree: Tree) -> reco
         module, name = leaf.path.split("/")
         return tree[module][name]
 
-    return {leaf.path: value(leaf) for leaf in part.leaves(call, **given)}
+    return {leaf.path: value(leaf) for leaf in part.leaves(call, **settings)}
 
 
 def _norm(group: Mapping[str, Any]) -> float:

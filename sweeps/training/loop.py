@@ -348,7 +348,7 @@ class Training:
         evaluations = measurements.publish(self.directory)
         self._evaluated, self._status_at = True, time.monotonic()
         row, column = rows[-1], f"validation/{self.trial.targets['metric']}"
-        values = [float(each[column]) for each in evaluations]
+        values = [float(evaluation[column]) for evaluation in evaluations]
         chosen = selection.best_index(values, catalog.get(self.trial.workload).mode)
         kept = self.workload.answers
         if kept is not None and chosen == len(values) - 1:

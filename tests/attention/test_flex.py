@@ -434,6 +434,11 @@ def test_a_score_of_minus_infinity_hides_a_key_as_the_mask_does(weighting, kerne
 
 
 _SECOND = {
+    "jvp": lambda f, q: jax.jvp(f, (q,), (q,)),
+    "jvp of jit": lambda f, q: jax.jvp(jax.jit(f), (q,), (q,)),
+    "jit of jvp": lambda f, q: jax.jit(lambda q: jax.jvp(f, (q,), (q,)))(q),
+    "jacfwd": lambda f, q: jax.jacfwd(lambda s: f(s * q))(1.0),
+    "linearize": lambda f, q: jax.linearize(f, q)[1](q),
     "hessian": lambda f, q: jax.hessian(lambda s: f(s * q))(1.0),
     "grad of grad": lambda f, q: jax.grad(lambda q: jax.grad(f)(q).sum())(q),
     "grad of jit of grad": lambda f, q: jax.grad(lambda q: jax.jit(jax.grad(f))(q).sum())(q),
@@ -443,18 +448,11 @@ _SECOND = {
 
 @on_tpu
 @pytest.mark.parametrize("derivative", _SECOND.values(), ids=_SECOND)
-def test_second_derivatives_are_refused_by_name(derivative, platform):
+def test_second_derivatives_and_forward_mode_are_refused_by_name(derivative, platform):
     query = jnp.ones((1, 16, 1, 128))
     for attend in (functools.partial(flex, kernel="fused"), registry.get("laser", kernel="fused")):
         with pytest.raises(ValueError, match="kernel='fused' has first.*use kernel='xla'"):
             derivative(lambda q, attend=attend: attend(q, q, q).sum(), query)
-
-
-@on_tpu
-def test_forward_mode_is_refused_by_jax(platform):
-    query = jnp.ones((1, 16, 1, 128))
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda q: flex(q, q, q, kernel="fused"), (query,), (query,))
 
 
 @on_tpu

@@ -109,12 +109,12 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     record = record.__class__(**{**record._fields(), "workload": "c4_lm", "batch_size": 1024})
     kind = types.SimpleNamespace(device_kind="TPU v5 lite")
     monkeypatch.setattr(jax, "devices", lambda: [kind] * 64)
-    found = live.LoggedMetrics(record, 0, 0.0).columns(0.665)
-    assert found["step_seconds"] == 0.665
-    assert found["tokens_per_second"] == pytest.approx(1024 * 1024 / 0.665)
+    columns = live.LoggedMetrics(record, 0, 0.0).columns(0.665)
+    assert columns["step_seconds"] == 0.665
+    assert columns["tokens_per_second"] == pytest.approx(1024 * 1024 / 0.665)
     parameters = catalog.get("c4_lm").parameters
     by_hand = 1024 * 1024 * (6 * parameters + 12 * 32 * 8 * 128 * 1024) / (64 * 197e12 * 0.665)
-    assert found["model_flop_utilisation"] == pytest.approx(by_hand, rel=1e-3)
+    assert columns["model_flop_utilisation"] == pytest.approx(by_hand, rel=1e-3)
     assert 6 * parameters * 1024 * 1024 / (64 * 197e12 * 0.665) == pytest.approx(0.226, abs=0.001)
     monkeypatch.undo()
     assert live.LoggedMetrics(record, 0, 0.0).columns(1.0)["model_flop_utilisation"] is None
